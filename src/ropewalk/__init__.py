@@ -1,0 +1,1 @@
+"""Ropewalk: an RL environment stack."""

@@ -1,0 +1,1 @@
+"""The composition root: the Ropewalk object, profiles wired to drivers."""

@@ -1,0 +1,48 @@
+"""Every bound with its name and default. What a bound cuts says so; nothing is unbounded.
+
+Units are in the names. A caller that needs another value passes it; nobody edits these at run time.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+GIB: Final = 1024 * MIB
+
+# Commands in a sandbox
+EXEC_TIMEOUT_S: Final = 60.0
+OUTPUT_BYTES_MAX: Final = 1 * MIB
+"""Kept of each of a command's two output streams; the rest is read, dropped and counted."""
+FRAME_BYTES_MAX: Final = 1 * MIB
+"""One frame of the guest agent's protocol."""
+FILE_BYTES_MAX: Final = 64 * MIB
+"""One file read from or written to a sandbox in one call."""
+
+# Sandboxes
+SANDBOX_MEMORY_BYTES: Final = 512 * MIB
+SANDBOX_DISK_BYTES: Final = 1 * GIB
+SANDBOX_PROCESSES_MAX: Final = 256
+SANDBOX_CPUS: Final = 1.0
+SANDBOX_IDLE_TIMEOUT_S: Final = 900.0
+SNAPSHOT_LAYERS_MAX: Final = 16
+"""Layers of one root file system before a snapshot is flattened; overlayfs fails at some dozens."""
+
+# Bundles
+BUNDLE_FILES_MAX: Final = 200
+BUNDLE_FILE_BYTES_MAX: Final = 2 * MIB
+BUNDLE_BYTES_MAX: Final = 8 * MIB
+
+# Archives
+ARCHIVE_MEMBERS_MAX: Final = 20_000
+ARCHIVE_BYTES_MAX: Final = 256 * MIB
+ARCHIVE_RATIO_MAX: Final = 200
+"""Unpacked over packed size."""
+DOWNLOAD_BYTES_MAX: Final = 64 * MIB
+
+# Documents
+JSON_DEPTH_MAX: Final = 32
+JSON_BYTES_MAX: Final = 16 * MIB
+STATEMENT_BYTES_MAX: Final = 64 * KIB - 1
+"""One log entry (C2SP tlog-tiles: an entry bundle stores lengths as uint16)."""

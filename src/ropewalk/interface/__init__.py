@@ -1,0 +1,1 @@
+"""Environment, task, episode, tools: the one native definition of an environment."""

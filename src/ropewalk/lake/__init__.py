@@ -1,0 +1,1 @@
+"""Immutable raw zone and commits."""

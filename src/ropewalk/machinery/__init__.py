@@ -1,0 +1,1 @@
+"""Driver loading, profile parsing, telemetry."""

@@ -1,0 +1,1 @@
+"""Statements and envelopes, transparency log, lineage graph."""

@@ -1,0 +1,1 @@
+"""Grader, bundle, verdict, receipt, catalogue."""

@@ -1,0 +1,1 @@
+"""Plans, policies, the run loop, the journal, diagnosis."""

@@ -1,0 +1,1 @@
+"""The sandbox contract, images, snapshots and forks, guest agent protocol."""

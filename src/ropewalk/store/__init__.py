@@ -1,0 +1,1 @@
+"""Blobs, database, leases."""

@@ -1,0 +1,1 @@
+"""Builders that turn data into admitted tasks."""
