@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any, TypeVar
+from typing import Any, TypeVar, dataclass_transform
 
 import msgspec
 import rfc8785
@@ -19,6 +19,7 @@ from ropewalk.core.limits import JSON_BYTES_MAX, JSON_DEPTH_MAX
 T = TypeVar("T")
 
 
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(msgspec.field,))
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of every record. Unknown fields are errors; fields are named on construction."""
 

@@ -1,10 +1,10 @@
 """Where things lie under one state directory. The only module that knows these names.
 
-    blobs/      content-addressed bytes          layers/     content-addressed directory trees
-    images/     image records                    sandboxes/  one folder per sandbox; gone when it is
-    lake/       raw zone and commits             log/        transparency log
-    keys/       file keystore                    snapshots/  snapshot records
-    runs/       one folder per run               ropewalk.db journal, lineage index, catalogue
+blobs/      content-addressed bytes          layers/     content-addressed directory trees
+images/     image records                    sandboxes/  one folder per sandbox; gone when it is
+lake/       raw zone and commits             log/        transparency log
+keys/       file keystore                    snapshots/  snapshot records
+runs/       one folder per run               ropewalk.db journal, lineage index, catalogue
 """
 
 from __future__ import annotations
