@@ -132,7 +132,7 @@ class SandboxGoneError(UnavailableError):
 
 @runtime_checkable
 class SandboxDriver(Protocol):
-    """At most this. Every method may raise `UnavailableError` when the machine fails it, never when code inside does."""
+    """Every method may raise `UnavailableError` when the machine fails it, never when code inside does."""
 
     def probe(self) -> Probe:
         """What can be done here. Tries it rather than looks for files; at most 2 s; changes nothing."""
