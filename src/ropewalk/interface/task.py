@@ -70,6 +70,8 @@ class Task(Record):
     """Runs the visible tests in the sandbox: arguments, then node ids are appended."""
     editable: tuple[str, ...]
     """Globs, relative to `workdir`, of the files that may be handed in: the declared artefact."""
+    source: str
+    """Digest of the `FileSet` of all editable files as they are before: what a bundle is compared with."""
     grader: str
     """Digest of the grader's spec in the blob store."""
     oracle: str

@@ -1,0 +1,54 @@
+"""A grader's specification: everything that decides a verdict, by digest.
+
+Mode `values`: the held-out tests are shipped without their expected values. In the grading sandbox each assertion
+only evaluates the candidate's side and hands it out as plain data; the comparison happens in the supervisor, which
+alone holds the expected values. Whoever controls the candidate's process can say any value, and is paid only for
+the right one.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from ropewalk.core import limits
+from ropewalk.core.records import Record, digest
+
+
+class GraderLimits(Record):
+    """Of one grading. CPU time is the candidate's, wall time also the machine's: see the verdict's attribution."""
+
+    cpu_s: float
+    wall_s: float
+    memory_bytes: int = limits.SANDBOX_MEMORY_BYTES
+    output_bytes_max: int = 8 * limits.MIB
+    attempts_max: int = 2
+    """Of gradings that fail by infrastructure before the verdict is `infra_error`."""
+
+
+class GraderSpec(Record):
+    """Stored as a blob; its digest is the grader's identity."""
+
+    name: str
+    version: str
+    """Semantic: a patch release never changes a verdict."""
+    mode: Literal["values"] = "values"
+    image: str
+    layers: tuple[str, ...]
+    """Layers of the clean sandbox: wheels and the source before, without any tests."""
+    workdir: str
+    editable: tuple[str, ...]
+    """Globs of what a bundle may hold; anything else in it refuses the bundle."""
+    hidden: str
+    """Digest of the `FileSet` of shipped tests (instrumented, without expected values)."""
+    expected: str
+    """Digest of the expected record (`ExpectedRecord`); never enters a sandbox."""
+    tests: tuple[str, ...]
+    """Node ids, all of which must match."""
+    guess_bits: float
+    """Entropy that a forger who knows everything but the expected values must guess; at least 10."""
+    limits: GraderLimits
+    level: str = "H3"
+
+    @property
+    def digest(self) -> str:
+        return digest(self)
