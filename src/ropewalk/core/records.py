@@ -19,8 +19,15 @@ from ropewalk.core.limits import JSON_BYTES_MAX, JSON_DEPTH_MAX
 T = TypeVar("T")
 
 
+class _RecordMeta(msgspec.StructMeta):
+    """Hands `kw_only` down too, which msgspec leaves to each class."""
+
+    def __new__(mcls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any) -> _RecordMeta:
+        return super().__new__(mcls, name, bases, namespace, **{"kw_only": True, **options})
+
+
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(msgspec.field,))
-class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Record(msgspec.Struct, metaclass=_RecordMeta, frozen=True, forbid_unknown_fields=True):
     """Base of every record. Unknown fields are errors; fields are named on construction."""
 
 

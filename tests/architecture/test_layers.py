@@ -1,0 +1,74 @@
+"""The layers of docs/design/architecture.md hold, and each third-party package is used only where it may be."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.architecture.sources import MODULES, PACKAGE, PROJECT, imports_of, tree_of
+
+pytestmark = pytest.mark.timeout(120)
+
+HEAVY = {
+    "sqlalchemy": {"store", "rollout", "provenance", "app", "testing"},
+    "cryptography": {"security", "provenance", "testing"},
+    "httpx2": {"lake", "rollout", "cli", "app", "testing"},
+    "cyclopts": {"cli"},
+    "rich": {"cli"},
+}
+"""Package → layers that may import it. Whatever is not listed may be imported anywhere."""
+
+
+def test_imports_point_down_only() -> None:
+    command = [
+        str(Path(sys.executable).parent / "lint-imports"),
+        "--no-cache",
+        "--config",
+        str(PROJECT / "pyproject.toml"),
+    ]
+    outcome = subprocess.run(command, capture_output=True, text=True, cwd=PROJECT, check=False)
+    assert outcome.returncode == 0, outcome.stdout
+
+
+@pytest.mark.parametrize("module", MODULES, ids=str)
+def test_heavy_packages_stay_in_their_layers(module: Path) -> None:
+    layer = module.relative_to(PACKAGE).parts[0]
+    misplaced = {
+        name.split(".")[0] for name, _ in imports_of(module) if layer not in HEAVY.get(name.split(".")[0], {layer})
+    }
+    assert not misplaced, f"{module}: {sorted(misplaced)} may be imported only from {HEAVY}"
+
+
+@pytest.mark.parametrize("module", MODULES, ids=str)
+def test_no_import_inside_a_function(module: Path) -> None:
+    """Except in driver loading and in the command line, whose commands load what they need when they run."""
+    if "drivers.py" in module.name or module.relative_to(PACKAGE).parts[0] in ("cli", "benchmarks"):
+        return
+    inside = [
+        f"{module}:{node.lineno}"
+        for function in ast.walk(tree_of(module))
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    ]
+    assert not inside
+
+
+def test_every_module_imports_with_the_base_install() -> None:
+    """No module needs an extra to be imported, except drivers and bindings, which name theirs."""
+    names = [
+        "ropewalk." + ".".join(module.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__")
+        for module in MODULES
+        if "drivers" not in module.parts
+        and "testing" not in module.parts
+        and module.name not in ("agent.py", "spawner.py", "probe.py", "__main__.py")
+    ]
+    program = f"import importlib\nfor name in {names!r}: importlib.import_module(name)"
+    outcome = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=False
+    )
+    assert outcome.returncode == 0, outcome.stderr
