@@ -1,0 +1,285 @@
+"""Merkle trees as transparency logs use them: tree hash, proofs, their verification, and appending.
+
+RFC 9162 section 2.1 (unchanged from RFC 6962): a leaf is sha256(0x00 || entry), a node sha256(0x01 || left ||
+right), an empty tree sha256(""). Subtrees follow draft-ietf-plants-merkle-tree-certs, section 4.
+
+Stored trees are read through a `Nodes` function: `nodes(level, index)` is the hash of the perfect subtree over
+the leaves [index << level, (index + 1) << level). Nothing here reads or writes anything itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from ropewalk.core.errors import CallerError, IntegrityError
+
+HASH_BYTES: Final = 32
+EMPTY_ROOT: Final = hashlib.sha256(b"").digest()
+
+Nodes = Callable[[int, int], bytes]
+
+
+def leaf_hash(entry: bytes) -> bytes:
+    """The hash of one entry, 32 bytes."""
+    return hashlib.sha256(b"\x00" + entry).digest()
+
+
+def node_hash(left: bytes, right: bytes) -> bytes:
+    """The hash of an inner node, 32 bytes."""
+    return hashlib.sha256(b"\x01" + left + right).digest()
+
+
+def root(leaves: Sequence[bytes]) -> bytes:
+    """The tree hash over leaf hashes, computed level by level; an odd last node moves up as it is."""
+    if not leaves:
+        return EMPTY_ROOT
+    level = list(leaves)
+    while len(level) > 1:
+        parents = [node_hash(level[i], level[i + 1]) for i in range(0, len(level) - 1, 2)]
+        if len(level) % 2:
+            parents.append(level[-1])
+        level = parents
+    return level[0]
+
+
+class CompactRange:
+    """The right edge of a growing tree: the hash of each perfect subtree, one per set bit of the size.
+
+    Appending and the root cost O(log size); the memory too.
+    """
+
+    def __init__(self, size: int = 0, hashes: Sequence[bytes] = ()) -> None:
+        """An existing tree's edge: hashes from the largest perfect subtree to the smallest.
+
+        Raises:
+            CallerError: their number does not fit the size.
+        """
+        if size < 0 or len(hashes) != size.bit_count():
+            raise CallerError(f"A tree of {size} leaves has {max(size, 0).bit_count()} edge hashes, not {len(hashes)}.")
+        self.size = size
+        self._hashes = list(hashes)
+
+    @classmethod
+    def read(cls, size: int, nodes: Nodes) -> CompactRange:
+        """The edge of a stored tree."""
+        return cls(size, [nodes(level, index) for level, index in perfect_nodes(0, size)])
+
+    def copy(self) -> CompactRange:
+        """An independent one of the same size."""
+        return CompactRange(self.size, self._hashes)
+
+    def append(self, leaf: bytes) -> None:
+        """Adds one leaf hash."""
+        carried, size = leaf, self.size
+        while size & 1:
+            carried = node_hash(self._hashes.pop(), carried)
+            size >>= 1
+        self._hashes.append(carried)
+        self.size += 1
+
+    def root(self) -> bytes:
+        """The tree hash of the current size."""
+        if not self._hashes:
+            return EMPTY_ROOT
+        result = self._hashes[-1]
+        for left in reversed(self._hashes[:-1]):
+            result = node_hash(left, result)
+        return result
+
+
+def perfect_nodes(start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Splits [start, end) into perfect subtrees (level, index), from left to right.
+
+    `start` must be a multiple of the smallest power of two that is not below the length, as in every tree's own
+    subtrees.
+    """
+    while start < end:
+        level = (end - start).bit_length() - 1
+        yield level, start >> level
+        start += 1 << level
+
+
+def inclusion_proof(index: int, size: int, nodes: Nodes) -> tuple[bytes, ...]:
+    """The audit path of a leaf, nearest sibling first (RFC 9162 2.1.3.1).
+
+    Raises:
+        CallerError: the tree has no such leaf.
+    """
+    if not 0 <= index < size:
+        raise CallerError(f"A tree of {size} leaves has no leaf {index}.")
+    return tuple(_path(index, 0, size, nodes))
+
+
+def consistency_proof(size1: int, size2: int, nodes: Nodes) -> tuple[bytes, ...]:
+    """Proof that the tree of `size1` leaves is the beginning of that of `size2` (RFC 9162 2.1.4.1).
+
+    Raises:
+        CallerError: not 0 < size1 <= size2.
+    """
+    if not 0 < size1 <= size2:
+        raise CallerError(f"No consistency proof leads from {size1} to {size2} leaves.")
+    return tuple(_subproof(0, size1, (0, size2), nodes, whole=True))
+
+
+def subtree_proof(start: int, end: int, size: int, nodes: Nodes) -> tuple[bytes, ...]:
+    """Proof that [start, end) is a subtree of the tree of `size` leaves.
+
+    Raises:
+        CallerError: it is not a subtree of such a tree.
+    """
+    if not (_is_subtree(start, end) and end <= size):
+        raise CallerError(f"[{start}, {end}) is not a subtree of a tree of {size} leaves.")
+    return tuple(_subproof(start, end, (0, size), nodes, whole=True))
+
+
+def verify_inclusion(index: int, size: int, leaf: bytes, proof: Sequence[bytes], root: bytes) -> None:
+    """Checks that the leaf is in the tree at that index (RFC 9162 2.1.3.2).
+
+    Raises:
+        IntegrityError: the proof does not show it.
+    """
+    _check_lengths((leaf, root, *proof))
+    if not 0 <= index < size:
+        raise IntegrityError(f"Inclusion proof for leaf {index} of a tree of {size} leaves.")
+    position, last, computed = index, size - 1, leaf
+    for sibling in proof:
+        if last == 0:
+            raise IntegrityError("Inclusion proof is too long.")
+        if position & 1 or position == last:
+            computed = node_hash(sibling, computed)
+            while position and not position & 1:
+                position, last = position >> 1, last >> 1
+        else:
+            computed = node_hash(computed, sibling)
+        position, last = position >> 1, last >> 1
+    if last != 0:
+        raise IntegrityError("Inclusion proof is too short.")
+    if computed != root:
+        raise IntegrityError("Inclusion proof leads to another root.")
+
+
+def verify_consistency(size1: int, size2: int, proof: Sequence[bytes], root1: bytes, root2: bytes) -> None:
+    """Checks that the tree of `size1` is the beginning of the tree of `size2` (RFC 9162 2.1.4.2).
+
+    An empty tree is the beginning of every tree, so that a proof from it would say nothing: it is refused.
+
+    Raises:
+        IntegrityError: the proof does not show it.
+    """
+    if not 0 < size1 <= size2:
+        raise IntegrityError(f"Consistency proof from {size1} to {size2} leaves.")
+    verify_subtree_consistency((0, size1), size2, proof, root1, root2)
+
+
+def verify_subtree_inclusion(
+    index: int, subtree: tuple[int, int], leaf: bytes, proof: Sequence[bytes], root: bytes
+) -> None:
+    """Checks that the leaf `index` of the whole tree is in the subtree [start, end) whose hash is `root`.
+
+    Raises:
+        IntegrityError: the proof does not show it, or there is no such subtree.
+    """
+    start, end = subtree
+    if not _is_subtree(start, end) or start == end:
+        raise IntegrityError(f"[{start}, {end}) is not a subtree.")
+    verify_inclusion(index - start, end - start, leaf, proof, root)
+
+
+def verify_subtree_consistency(
+    subtree: tuple[int, int], size: int, proof: Sequence[bytes], root1: bytes, root2: bytes
+) -> None:
+    """Checks that the subtree [start, end) with hash `root1` is part of the tree of `size` leaves with `root2`.
+
+    An empty subtree is part of every tree that reaches it.
+
+    Raises:
+        IntegrityError: the proof does not show it.
+    """
+    start, end = subtree
+    if not (_is_subtree(start, end) and end <= size):
+        raise IntegrityError(f"[{start}, {end}) is not a subtree of a tree of {size} leaves.")
+    if start == end:
+        if proof or root1 != EMPTY_ROOT:
+            raise IntegrityError("An empty subtree has the empty root and needs no proof.")
+        return
+    if (start, end) == (0, size):
+        if proof or root1 != root2:
+            raise IntegrityError(f"Two trees of {size} leaves have different roots, or a proof where none belongs.")
+        return
+    _check_lengths((root1, root2, *proof))
+    first, last, tree_last = start, end - 1, size - 1
+    # Climb to the largest perfect subtree that ends where the subtree ends.
+    while first != last and (last & 1 or last == tree_last):
+        first, last, tree_last = first >> 1, last >> 1, tree_last >> 1
+    _climb((first, last, tree_last), list(proof), (root1, root2))
+
+
+def _climb(edge: tuple[int, int, int], proof: list[bytes], roots: tuple[bytes, bytes]) -> None:
+    first, last, tree_last = edge
+    if first == last:
+        old = new = roots[0]
+    elif proof:
+        old = new = proof.pop(0)
+    else:
+        raise IntegrityError("Consistency proof is too short.")
+    for sibling in proof:
+        if tree_last == 0:
+            raise IntegrityError("Consistency proof is too long.")
+        if last & 1 or last == tree_last:
+            if first < last:
+                old = node_hash(sibling, old)
+            new = node_hash(sibling, new)
+            while last and not last & 1:
+                first, last, tree_last = first >> 1, last >> 1, tree_last >> 1
+        else:
+            new = node_hash(new, sibling)
+        first, last, tree_last = first >> 1, last >> 1, tree_last >> 1
+    if tree_last != 0:
+        raise IntegrityError("Consistency proof is too short.")
+    if (old, new) != roots:
+        raise IntegrityError("Consistency proof leads to other roots.")
+
+
+def _is_subtree(start: int, end: int) -> bool:
+    length = end - start
+    return 0 <= start <= end < 1 << 63 and (length == 0 or start % (1 << (length - 1).bit_length()) == 0)
+
+
+def _split(start: int, end: int) -> int:
+    """Where the tree over [start, end), of at least two leaves, parts: its left side is the largest power of two."""
+    return start + (1 << (end - start - 1).bit_length() - 1)
+
+
+def _range_root(start: int, end: int, nodes: Nodes) -> bytes:
+    hashes = [nodes(level, index) for level, index in perfect_nodes(start, end)]
+    return CompactRange(end - start, hashes).root()
+
+
+def _path(index: int, start: int, end: int, nodes: Nodes) -> list[bytes]:
+    if end - start == 1:
+        return []
+    middle = _split(start, end)
+    if index < middle:
+        return [*_path(index, start, middle, nodes), _range_root(middle, end, nodes)]
+    return [*_path(index, middle, end, nodes), _range_root(start, middle, nodes)]
+
+
+def _subproof(start: int, end: int, tree: tuple[int, int], nodes: Nodes, *, whole: bool) -> list[bytes]:
+    if (start, end) == tree:
+        return [] if whole else [_range_root(start, end, nodes)]
+    if start == end:
+        return []
+    middle = _split(*tree)
+    left, right = (tree[0], middle), (middle, tree[1])
+    if end <= middle:
+        return [*_subproof(start, end, left, nodes, whole=whole), _range_root(*right, nodes)]
+    if middle <= start:
+        return [*_subproof(start, end, right, nodes, whole=whole), _range_root(*left, nodes)]
+    return [*_subproof(middle, end, right, nodes, whole=False), _range_root(*left, nodes)]
+
+
+def _check_lengths(hashes: Sequence[bytes]) -> None:
+    if any(len(value) != HASH_BYTES for value in hashes):
+        raise IntegrityError(f"A hash of the proof is not {HASH_BYTES} bytes.")
