@@ -39,7 +39,16 @@ ARCHIVE_MEMBERS_MAX: Final = 20_000
 ARCHIVE_BYTES_MAX: Final = 256 * MIB
 ARCHIVE_RATIO_MAX: Final = 200
 """Unpacked over packed size."""
+ARCHIVE_RATIO_FREE_BYTES: Final = 4 * MIB
+"""So much may come out of an archive at any ratio: a small file of zeros is no bomb."""
+ARCHIVE_DEPTH_MAX: Final = 64
+"""Components of one member's path."""
+ARCHIVE_NAME_BYTES_MAX: Final = 255
+"""One component of a member's path, as the file systems have it."""
 DOWNLOAD_BYTES_MAX: Final = 64 * MIB
+DOWNLOAD_TIMEOUT_S: Final = 30.0
+"""Without a byte from the other side."""
+DOWNLOAD_ATTEMPTS_MAX: Final = 4
 
 # Documents
 JSON_DEPTH_MAX: Final = 32

@@ -12,6 +12,7 @@ import errno
 import fcntl
 import hashlib
 import io
+import itertools
 import os
 import re
 import secrets
@@ -26,6 +27,7 @@ from ropewalk.core.records import digest_bytes
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _CHUNK_BYTES: Final = 1 * MIB
+_BATCH_ITEMS: Final = 128
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -53,21 +55,29 @@ class DirectoryBlobs:
         return self.put_many((data,))[0]
 
     def put_many(self, items: Iterable[bytes]) -> tuple[str, ...]:
-        """See `Blobs.put_many`: the folders are flushed once for all items."""
+        """See `Blobs.put_many`: the disk is waited for once a batch, not once an item."""
         digests = []
-        folders: set[Path] = set()
-        with self._storing():
-            for data in items:
-                digest = digest_bytes(data)
-                digests.append(digest)
-                if self._has(digest):
-                    folders.add(self._path(digest).parent)
-                    continue
-                with self._temporary() as (file, path):
-                    file.write(data)
-                    folders.add(self._publish(file, path, digest))
-            self._flush(folders)
+        remaining = iter(items)
+        while batch := list(itertools.islice(remaining, _BATCH_ITEMS)):
+            digests += [digest_bytes(data) for data in batch]
+            self._put_batch(dict(zip(digests[-len(batch) :], batch, strict=True)))
         return tuple(digests)
+
+    def _put_batch(self, batch: dict[str, bytes]) -> None:
+        with self._storing(), contextlib.ExitStack() as stack:
+            writing = []
+            for digest, data in batch.items():
+                if not self._has(digest):
+                    file, path = stack.enter_context(self._temporary())
+                    file.write(data)
+                    file.flush()
+                    writing.append((file, path, digest))
+            # All are written before the first flush: one commit of the file system's journal serves them all.
+            for file, _, _ in writing:
+                _seal(file)
+            for _, path, digest in writing:
+                self._publish(path, digest)
+            self._flush(batch)
 
     def put_file(self, path: Path) -> str:
         """See `Blobs.put_file`."""
@@ -84,9 +94,11 @@ class DirectoryBlobs:
                     state.update(chunk)
                     file.write(chunk)
                 digest = state.hexdigest()
-                known = self._has(digest)
-                folder = self._path(digest).parent if known else self._publish(file, temporary, digest)
-                self._flush({folder})
+                if not self._has(digest):
+                    file.flush()
+                    _seal(file)
+                    self._publish(temporary, digest)
+                self._flush((digest,))
         return digest
 
     def get(self, digest: str, *, bytes_max: int) -> bytes:
@@ -165,22 +177,19 @@ class DirectoryBlobs:
             with contextlib.suppress(OSError):
                 file.close()
 
-    def _publish(self, file: BinaryIO, temporary: Path, digest: str) -> Path:
-        file.flush()
-        os.fchmod(file.fileno(), 0o444)
-        os.fsync(file.fileno())
+    def _publish(self, temporary: Path, digest: str) -> None:
         target = self._path(digest)
-        try:
-            target.parent.mkdir(mode=0o700)
-            _flush_folder(self._objects)
-        except FileExistsError:
-            pass
+        target.parent.mkdir(mode=0o700, exist_ok=True)
         temporary.rename(target)
-        return target.parent
 
-    def _flush(self, folders: set[Path]) -> None:
-        for folder in folders:
-            _flush_folder(folder)
+    def _flush(self, digests: Iterable[str]) -> None:
+        """Makes their names durable, also of those that were there: another writer may not have come so far."""
+        for folder in {self._objects, *(self._path(digest).parent for digest in digests)}:
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
 
     def _sweep(self) -> None:
         """Removes files whose writer is gone; those of living ones are locked."""
@@ -257,9 +266,6 @@ def _damaged(digest: str, path: Path) -> IntegrityError:
     )
 
 
-def _flush_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _seal(file: BinaryIO) -> None:
+    os.fchmod(file.fileno(), 0o444)
+    os.fsync(file.fileno())
