@@ -1,0 +1,54 @@
+"""What diagnosis finds: typed, each with evidence and a next step."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from ropewalk.core.records import Record
+
+
+class FindingKind(StrEnum):
+    NO_ADVANTAGE = "no_advantage"
+    """All rewards of a group are equal: a group-relative trainer gets no gradient from it."""
+    TOO_EASY = "too_easy"
+    TOO_HARD = "too_hard"
+    UNSCORED = "unscored"
+    """Rewards that are None."""
+    INFRASTRUCTURE = "infrastructure"
+    """Attempts that our side failed, also where a later attempt made up for it."""
+    TRUNCATED = "truncated"
+    NEVER_CHANGED = "never_changed"
+    """Episodes that handed in no changed file."""
+    OVERFITTED = "overfitted"
+    """All visible tests pass, held-out ones fail."""
+    CAUSE = "cause"
+    """One cause stands behind most zeros."""
+    SLOW_STAGE = "slow_stage"
+    """One stage takes most of the time."""
+    ORACLE_FAILS = "oracle_fails"
+    """The right answer is not paid: task or grader is broken."""
+    NOOP_PAID = "noop_paid"
+    """Doing nothing is paid: task or grader is broken."""
+    GROUP_REFUSED = "group_refused"
+    HEALTHY = "healthy"
+
+
+class Severity(StrEnum):
+    ERROR = "error"
+    WARNING = "warning"
+    NOTE = "note"
+
+
+class Finding(Record):
+    kind: FindingKind
+    severity: Severity
+    title: str
+    """One sentence with its numbers."""
+    next_step: str
+    """What to do about it, as a command or a setting where there is one."""
+    subjects: tuple[str, ...] = ()
+    """Ids of the tasks, groups or episodes it speaks of; at most SUBJECTS_MAX."""
+    numbers: dict[str, float] = {}
+
+
+SUBJECTS_MAX = 20

@@ -1,0 +1,122 @@
+"""Reads plans: from TOML, strictly, and from dotted settings as a command line makes them."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+
+from ropewalk.core.errors import CallerError
+from ropewalk.core.limits import MIB
+from ropewalk.core.records import Record
+from ropewalk.rollout.plan import Plan
+
+PLAN_BYTES_MAX = 1 * MIB
+_HEADER = re.compile(r"^\s*\[\s*([A-Za-z0-9_.\s-]+?)\s*\]\s*(#.*)?$")
+_KEY = re.compile(r"^\s*(?:\"([^\"]+)\"|([A-Za-z0-9_.-]+))\s*=")
+
+
+def load_plan(path: Path) -> Plan:
+    """A plan out of a TOML file.
+
+    Raises:
+        CallerError: no such file, not TOML, an unknown key (the message names the nearest known one and the
+            line), a wrong value, or parts that do not fit together.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(PLAN_BYTES_MAX + 1)
+    except OSError as error:
+        raise CallerError(
+            f"The plan {path} cannot be read: {error.strerror}.", next_step="give the path of a TOML file."
+        ) from error
+    if len(data) > PLAN_BYTES_MAX:
+        raise CallerError(f"The plan {path} is larger than {PLAN_BYTES_MAX} bytes.")
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise CallerError(f"The plan {path} is not UTF-8 text (byte {error.start}).") from error
+    return parse_plan(text, where=str(path))
+
+
+def parse_plan(text: str, *, where: str = "plan") -> Plan:
+    """Like `load_plan`, from text. `where` names it in messages."""
+    try:
+        plain = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise CallerError(f"{where}: not TOML: {error}.") from error
+    except RecursionError:
+        raise CallerError(f"{where}: nested too deeply.") from None
+    return _to_plan(plain, where, _key_lines(text))
+
+
+def plan_from_settings(settings: Mapping[str, Any], *, base: Plan | None = None) -> Plan:
+    """A plan out of dotted settings, e.g. `{"run.group": 4}`, above another plan's (default: all defaults).
+
+    Raises:
+        CallerError: as `load_plan`.
+    """
+    plain = msgspec.to_builtins(base or Plan())
+    for name, value in settings.items():
+        *tables, key = name.split(".")
+        table = plain
+        for part in tables:
+            if not isinstance(table.get(part), dict):
+                table[part] = {}
+            table = table[part]
+        table[key] = list(value) if isinstance(value, tuple) else value
+    return _to_plan(plain, "settings", {})
+
+
+def _to_plan(plain: dict[str, Any], where: str, lines: Mapping[str, int]) -> Plan:
+    for path, key, known in _unknown(plain, Plan, ""):
+        full = f"{path}.{key}" if path else key
+        line = lines.get(full) or lines.get(path)
+        near = difflib.get_close_matches(key, known, 1, 0.5)
+        raise CallerError(
+            f"{where}{f', line {line}' if line else ''}: unknown key {key!r} in {f'[{path}]' if path else 'the plan'}.",
+            next_step=f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(known)}.",
+        )
+    try:
+        return msgspec.convert(plain, Plan).check()
+    except msgspec.ValidationError as error:
+        message, _, path = str(error).partition(" - at `$.")
+        path = path.rstrip("`")
+        line = lines.get(re.sub(r"\[.*", "", path))
+        raise CallerError(f"{where}{f', line {line}' if line else ''}: {path or 'plan'}: {message}.") from error
+
+
+def _unknown(plain: Mapping[str, Any], record: type[Record], path: str) -> Iterator[tuple[str, str, list[str]]]:
+    """Every key that no field answers to, with the names that would do."""
+    fields = {field.name: field.type for field in msgspec.structs.fields(record)}
+    for key, value in plain.items():
+        if key not in fields:
+            yield path, key, list(fields)
+        elif isinstance(value, dict) and (inner := _record_in(fields[key])):
+            yield from _unknown(value, inner, f"{path}.{key}" if path else key)
+
+
+def _record_in(annotation: Any) -> type[Record] | None:
+    for candidate in (annotation, *get_args(annotation)):
+        if isinstance(candidate, type) and issubclass(candidate, Record):
+            return candidate
+    return None
+
+
+def _key_lines(text: str) -> dict[str, int]:
+    """Line of every table header and key, by dotted name. Good enough for messages; the parser decides."""
+    lines: dict[str, int] = {}
+    table = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        if header := _HEADER.match(line):
+            table = ".".join(part.strip() for part in header[1].split("."))
+            lines.setdefault(table, number)
+        elif key := _KEY.match(line):
+            name = key[1] or key[2]
+            lines.setdefault(f"{table}.{name}" if table else name, number)
+    return lines
