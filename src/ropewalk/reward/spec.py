@@ -38,12 +38,21 @@ class GraderSpec(Record):
     workdir: str
     editable: tuple[str, ...]
     """Globs of what a bundle may hold; anything else in it refuses the bundle."""
+    import_paths: tuple[str, ...] = (".",)
+    """Folders, relative to `workdir`, that the candidate's modules are imported from."""
+    plugins: tuple[str, ...] = ()
+    """Pytest plugins by module name."""
+    ini: dict[str, str] = {}
+    """Pytest options; the project's own configuration is not read."""
     hidden: str
     """Digest of the `FileSet` of shipped tests (instrumented, without expected values)."""
+    probe: str
+    """Digest of the `FileSet` of the program that runs them."""
     expected: str
     """Digest of the expected record (`ExpectedRecord`); never enters a sandbox."""
     tests: tuple[str, ...]
-    """Node ids, all of which must match."""
+    """Keys (`ropewalk.reward.suite.TestOutcome.key`) of held-out tests, all of which must match. Keys rather than
+    node ids: the id of a parametrised test can spell out an expected value."""
     guess_bits: float
     """Entropy that a forger who knows everything but the expected values must guess; at least 10."""
     limits: GraderLimits

@@ -1,0 +1,1 @@
+"""The value protocol: instrumentation of test modules, typed plain data, comparison outside."""
