@@ -1,0 +1,90 @@
+"""What a key driver must do. The docstrings are the specification.
+
+Private keys stay behind the driver: what leaves it is signatures and public halves.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from ropewalk.core.records import Record
+from ropewalk.security.trust import PublicPair, TrustRoot
+
+
+class PairSignature(Record):
+    """Two signatures over the same bytes, by the two keys of one set."""
+
+    ed25519: bytes
+    """64 bytes (RFC 8032)."""
+    ml_dsa_65: bytes
+    """3,309 bytes (FIPS 204, empty context)."""
+
+
+class Signer(Protocol):
+    """One key pair set that signs. Thread-safe."""
+
+    @property
+    def pair(self) -> PublicPair:
+        """Its public half."""
+        ...
+
+    def sign(self, message: bytes) -> PairSignature:
+        """Both signatures over the message.
+
+        Raises:
+            UnavailableError: the keys cannot be reached.
+        """
+        ...
+
+
+class Keys(Protocol):
+    """The key pair sets of one installation: at most one is active, none is ever forgotten. Thread-safe.
+
+    Log indexes are arguments: whoever rotates or revokes holds the log still meanwhile (`provenance.log`).
+    """
+
+    def create(self) -> PublicPair:
+        """Makes the first pair and activates it; returns the active one where there is one already.
+
+        Raises:
+            DeniedError: others may read where the keys lie.
+            UnavailableError: nothing can be written.
+        """
+        ...
+
+    def active(self) -> Signer:
+        """The signer as of now, also after another process rotated.
+
+        Raises:
+            CallerError: there is none yet.
+            DeniedError: others may read the keys.
+            IntegrityError: what is stored is damaged.
+        """
+        ...
+
+    def rotate(self, *, at_index: int) -> PublicPair:
+        """Makes a new pair that signs from this log entry on; the one before stays trusted for earlier entries.
+
+        Raises:
+            CallerError: there is none to rotate, or it signs from a later entry.
+        """
+        ...
+
+    def revoke(self, pair_id: str, *, reason: str, from_index: int, at_index: int) -> PublicPair:
+        """Ends the trust in a pair from the entry `from_index` on.
+
+        Where it is the active one, a new pair becomes active, from the entry `at_index` on. A revocation can be
+        made to reach further back later, never less far.
+
+        Raises:
+            CallerError: no such pair, no reason, or it is already revoked from an earlier entry.
+        """
+        ...
+
+    def trust_root(self) -> TrustRoot:
+        """The public halves of all pairs, oldest first, as of now.
+
+        Raises:
+            CallerError: there is none yet.
+        """
+        ...

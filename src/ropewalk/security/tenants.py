@@ -1,0 +1,48 @@
+"""Tenants: whose state and whose sandboxes. Explicit everywhere; only the embedded profile has one by default."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from ropewalk.core.errors import CallerError, DeniedError
+from ropewalk.core.records import Record
+
+EMBEDDED_TENANT: Final = "local"
+"""Of the embedded profile, which has one user."""
+
+_NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,38}")
+
+
+def check_tenant(name: str) -> str:
+    """The name itself, if it is one: `[a-z0-9][a-z0-9-]{0,38}`, safe as a file name and a host name.
+
+    Raises:
+        CallerError: it is not.
+    """
+    if not _NAME.fullmatch(name):
+        raise CallerError(
+            f"{name[:80]!r} is not the name of a tenant.",
+            next_step="use 1 to 39 lower-case letters, digits and hyphens, beginning with a letter or a digit.",
+        )
+    return name
+
+
+class TenantContext(Record):
+    """On whose behalf something is done. Passed along, never looked up."""
+
+    tenant: str
+    data_class: str = "public"
+    """The most restricted class of data that it may touch."""
+
+    def __post_init__(self) -> None:
+        check_tenant(self.tenant)
+
+    def check_owns(self, owner: str, *, what: str) -> None:
+        """Refuses what is another tenant's. The message names neither the owner nor whether it exists.
+
+        Raises:
+            DeniedError: rule `tenant`.
+        """
+        if owner != self.tenant:
+            raise DeniedError(f"The tenant {self.tenant} has no {what}.", rule="tenant")
