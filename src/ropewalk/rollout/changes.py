@@ -1,0 +1,98 @@
+"""Which declared files an episode changed: digests by path, compared step by step."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+import anyio.to_thread
+
+from ropewalk.core import limits
+from ropewalk.core.records import decode_own, digest_bytes
+from ropewalk.interface.task import FileSet, Task
+from ropewalk.rollout.ports import Computer
+from ropewalk.store.contract import Blobs
+
+GONE = ""
+"""Stands for a deleted file where a digest would be."""
+
+
+@lru_cache(maxsize=512)
+def _pattern(glob: str) -> re.Pattern[str]:
+    parts = re.split(r"(\*\*/|\*\*|\*|\?)", glob)
+    meaning = {"**/": "(?:[^/]+/)*", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    return re.compile("".join(meaning.get(part, re.escape(part)) for part in parts))
+
+
+def is_editable(path: str, globs: Sequence[str]) -> bool:
+    """Whether a path relative to the workdir is declared: `*` stays within a folder, `**` does not."""
+    return any(_pattern(glob).fullmatch(path) for glob in globs)
+
+
+def read_file_set(blobs: Blobs, digest: str) -> FileSet:
+    """A stored file set.
+
+    Raises:
+        CallerError: no such blob.
+        IntegrityError: it is damaged.
+    """
+    return decode_own(blobs.get(digest, bytes_max=limits.JSON_BYTES_MAX), FileSet)
+
+
+def read_files(blobs: Blobs, files: Mapping[str, str]) -> dict[str, bytes]:
+    """Contents by path, for digests by path."""
+    return {path: blobs.get(digest, bytes_max=limits.FILE_BYTES_MAX) for path, digest in files.items()}
+
+
+class FileWatch:
+    """The declared files as they were last seen."""
+
+    def __init__(self, task: Task, blobs: Blobs, before: Mapping[str, str]) -> None:
+        """`before`: digests by path relative to the workdir, as the episode begins."""
+        self._task = task
+        self._blobs = blobs
+        self.current = dict(before)
+
+    async def look(self, sandbox: Computer) -> dict[str, str]:
+        """What changed since the last look; new contents are stored as blobs."""
+        seen = await self._list(sandbox)
+        changed = [path for path, digest in seen.items() if self.current.get(path) != digest]
+        changes = {path: GONE for path in self.current if path not in seen}
+        if changed:
+            workdir = self._task.workdir
+            contents = await sandbox.read_many([posixpath.join(workdir, path) for path in changed])
+            data = [contents[posixpath.join(workdir, path)] for path in changed]
+            digests = await anyio.to_thread.run_sync(self._blobs.put_many, data)
+            changes.update(zip(changed, digests, strict=True))
+        self._note(changes)
+        return changes
+
+    async def put(self, files: Mapping[str, bytes | None]) -> dict[str, str]:
+        """Notes files that trusted code wrote, without looking; returns what that changed."""
+        kept = {path: data for path, data in files.items() if data is not None}
+        await anyio.to_thread.run_sync(self._blobs.put_many, list(kept.values()))
+        new = {path: digest_bytes(data) for path, data in kept.items()}
+        changes = {path: digest for path, digest in new.items() if self.current.get(path) != digest}
+        changes.update({path: GONE for path, data in files.items() if data is None and path in self.current})
+        self._note(changes)
+        return changes
+
+    def _note(self, changes: Mapping[str, str]) -> None:
+        for path, digest in changes.items():
+            if digest == GONE:
+                self.current.pop(path, None)
+            else:
+                self.current[path] = digest
+
+    async def _list(self, sandbox: Computer) -> dict[str, str]:
+        workdir = self._task.workdir
+        seen = {}
+        for entry in await sandbox.list(workdir, recursive=True, digests=True):
+            path = posixpath.relpath(entry.path, workdir) if entry.path.startswith("/") else entry.path
+            # Links and files past the size limit are the bundle's business: it refuses them, with its reason.
+            fits = entry.kind == "file" and entry.size <= limits.BUNDLE_FILE_BYTES_MAX and entry.sha256
+            if fits and is_editable(path, self._task.editable):
+                seen[path] = entry.sha256 or ""
+        return seen

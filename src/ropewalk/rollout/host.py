@@ -1,0 +1,216 @@
+"""The trusted end of an episode: holds its sandbox, runs what the policy asks for, and writes down every step."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from types import MappingProxyType
+
+import anyio
+from anyio.streams.memory import MemoryObjectReceiveStream
+
+from ropewalk.core.clock import Clock
+from ropewalk.core.errors import CallerError
+from ropewalk.interface.episode import Message, Step, ToolCall, ToolResult
+from ropewalk.interface.task import Task
+from ropewalk.rollout import tools
+from ropewalk.rollout.changes import FileWatch
+from ropewalk.rollout.context import Action, Answer, Trial
+from ropewalk.rollout.ports import CommandResult, Computer, Computers, stats_usage
+
+CLOSE_TIMEOUT_S = 20.0
+_NOTHING: Mapping[str, int] = MappingProxyType({})
+
+
+class EpisodeHost:
+    """One attempt of one episode. See the module's text."""
+
+    def __init__(
+        self,
+        task: Task,
+        sandbox: Computer,
+        watch: FileWatch,
+        *,
+        clock: Clock,
+        steps_max: int,
+        keep_snapshots: bool,
+        on_step: Callable[[Step], None],
+    ) -> None:
+        self.task = task
+        self.sandbox = sandbox
+        self.steps: list[Step] = []
+        self._watch = watch
+        self._clock = clock
+        self._steps_max = steps_max
+        self._keep_snapshots = keep_snapshots
+        self._on_step = on_step
+
+    @property
+    def steps_left(self) -> int:
+        return self._steps_max - len(self.steps)
+
+    async def serve(self, channel: MemoryObjectReceiveStream[tuple[Action, Answer]]) -> None:
+        """Answers an agent's actions until its end of the channel is closed.
+
+        Raises:
+            SandboxGoneError: the sandbox died.
+        """
+        async for action, answer in channel:
+            answer.results = await self.act(action)
+            answer.arrived.set()
+
+    async def act(self, action: Action) -> tuple[ToolResult, ...]:
+        """Runs and records one agent's step."""
+        started_s = self._clock.monotonic_s()
+        results = []
+        for call in action.calls:
+            result = await tools.perform(
+                call,
+                self.sandbox,
+                workdir=self.task.workdir,
+                timeout_s_max=min(tools.SHELL_TIMEOUT_S_MAX, self.task.limits.episode_timeout_s),
+            )
+            results.append(result)
+        touched = any(call.name != "read" for call in action.calls)
+        changes = await self._watch.look(self.sandbox) if touched else {}
+        time_s = {**action.time_s, "sandbox": self._clock.monotonic_s() - started_s}
+        await self._record(
+            action.calls, results, changes, time_s=time_s, messages=action.messages, tokens=action.tokens,
+            touched=touched,
+        )  # fmt: skip
+        return tuple(results)
+
+    async def keep(
+        self, call: ToolCall, result: ToolResult, files: Mapping[str, bytes | None], time_s: Mapping[str, float]
+    ) -> bool:
+        """Records a search's step; `files` are written into the sandbox first. Returns whether it changed any.
+
+        Raises:
+            CallerError: no steps left.
+        """
+        if self.steps_left < 1:
+            raise CallerError("The episode has no steps left.", next_step="look at steps_left before a step.")
+        started_s = self._clock.monotonic_s()
+        for path, data in files.items():
+            if data is None:
+                await self.sandbox.remove(posixpath.join(self.task.workdir, path))
+        written = {posixpath.join(self.task.workdir, path): data for path, data in files.items() if data is not None}
+        if written:
+            await self.sandbox.write_many(written)
+        changes = await self._watch.put(files)
+        spent = self._clock.monotonic_s() - started_s
+        time_s = {**time_s, "sandbox": time_s.get("sandbox", 0.0) + spent}
+        await self._record((call,), [result], changes, time_s=time_s, touched=bool(changes))
+        return bool(changes)
+
+    async def _record(
+        self,
+        calls: tuple[ToolCall, ...],
+        results: Sequence[ToolResult],
+        changes: dict[str, str],
+        *,
+        time_s: dict[str, float],
+        touched: bool,
+        messages: tuple[Message, ...] = (),
+        tokens: Mapping[str, int] = _NOTHING,
+    ) -> None:
+        index = len(self.steps) + 1
+        snapshot = None
+        if self._keep_snapshots and touched:
+            snapshot = (await self.sandbox.snapshot(f"step {index}")).id
+        step = Step(
+            index=index,
+            messages=messages,
+            calls=calls,
+            results=tuple(results),
+            files_changed=changes,
+            snapshot=snapshot,
+            duration_s=sum(time_s.values()),
+            time_s=time_s,
+            tokens=dict(tokens),
+        )
+        self.steps.append(step)
+        self._on_step(step)
+
+
+class _Trial:
+    """See `ropewalk.rollout.context.Trial`."""
+
+    def __init__(self, sandbox: Computer, workdir: str) -> None:
+        self._sandbox = sandbox
+        self._workdir = workdir
+
+    async def write(self, files: Mapping[str, bytes]) -> None:
+        await self._sandbox.write_many({posixpath.join(self._workdir, path): data for path, data in files.items()})
+
+    async def exec(
+        self, command: Sequence[str], *, env: Mapping[str, str] | None = None, timeout_s: float
+    ) -> CommandResult:
+        return await self._sandbox.exec(command, cwd=self._workdir, env=env, timeout_s=timeout_s)
+
+
+class ForkBench:
+    """Forks of an episode's state for a search: counted, and gone on exit whatever happens."""
+
+    def __init__(self, host: EpisodeHost, sandboxes: Computers, *, snapshot: str, forks_max: int, clock: Clock) -> None:
+        self.usage: dict[str, float] = {"forks": 0.0, "sandbox_s": 0.0}
+        self._host = host
+        self._sandboxes = sandboxes
+        self._snapshot = snapshot
+        self._own: list[str] = []
+        self._stale = False
+        self._forks_max = forks_max
+        self._clock = clock
+
+    @property
+    def forks_left(self) -> int:
+        return self._forks_max - int(self.usage["forks"])
+
+    @property
+    def steps_left(self) -> int:
+        return self._host.steps_left
+
+    @property
+    def snapshots(self) -> tuple[str, ...]:
+        """Taken for forks; nobody needs them once the episode is over."""
+        return tuple(self._own)
+
+    async def step(
+        self, call: ToolCall, result: ToolResult, *, files: Mapping[str, bytes | None], time_s: Mapping[str, float]
+    ) -> None:
+        if await self._host.keep(call, result, files, time_s):
+            self._stale = True
+
+    @asynccontextmanager
+    async def fork(self) -> AsyncIterator[Trial]:
+        if self.forks_left < 1:
+            raise CallerError(
+                f"The budget of {self._forks_max} forks is used up.",
+                next_step="look at forks_left, or raise forks_max.",
+            )
+        if self._stale:
+            self._snapshot = (await self._host.sandbox.snapshot("kept edits")).id
+            self._own.append(self._snapshot)
+            self._stale = False
+        self.usage["forks"] += 1
+        started_s = self._clock.monotonic_s()
+        sandbox = await self._sandboxes.fork(self._snapshot)
+        try:
+            yield _Trial(sandbox, self._host.task.workdir)
+            add_usage(self.usage, stats_usage(await sandbox.stats()))
+        finally:
+            await close(sandbox)
+            self.usage["sandbox_s"] += self._clock.monotonic_s() - started_s
+
+
+def add_usage(total: dict[str, float], more: Mapping[str, float]) -> None:
+    """Adds sums and takes the larger of peaks, in place."""
+    for name, value in more.items():
+        total[name] = max(total.get(name, 0.0), value) if name.startswith("memory_") else total.get(name, 0.0) + value
+
+
+async def close(sandbox: Computer) -> None:
+    """Ends a sandbox, also while cancelled; never waits longer than CLOSE_TIMEOUT_S."""
+    with anyio.move_on_after(CLOSE_TIMEOUT_S, shield=True):
+        await sandbox.close()

@@ -1,0 +1,193 @@
+"""The tools that an agent has: shell, read, edit. Their arguments, their limits, and how they run in a sandbox.
+
+The sandbox is the boundary, so paths are not confined further. A mistake in a call is a result that teaches, never
+an exception: the policy sees what was wrong and what would be right.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from typing import Annotated, Any
+
+import msgspec
+
+from ropewalk.core import limits
+from ropewalk.core.errors import CallerError
+from ropewalk.core.outcomes import Termination
+from ropewalk.core.records import Record
+from ropewalk.interface.episode import ToolCall, ToolResult
+from ropewalk.rollout.ports import Computer
+
+OUTPUT_CHARS_MAX = 16_000
+"""Of one result; the middle of what is longer is cut, with a marker."""
+READ_LINES_MAX = 400
+EDIT_BYTES_MAX = 1 * limits.MIB
+SHELL_TIMEOUT_S = 60.0
+SHELL_TIMEOUT_S_MAX = 300.0
+
+Timeout = Annotated[float, msgspec.Meta(gt=0, le=SHELL_TIMEOUT_S_MAX)]
+Line = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class ShellArguments(Record):
+    command: str
+    timeout_s: Timeout = SHELL_TIMEOUT_S
+
+
+class ReadArguments(Record):
+    path: str
+    start_line: Line = 1
+    lines: Line = READ_LINES_MAX
+
+
+class EditArguments(Record):
+    path: str
+    old: str
+    new: str
+
+
+_ARGUMENTS: dict[str, type[Record]] = {"shell": ShellArguments, "read": ReadArguments, "edit": EditArguments}
+
+
+def tool_definitions() -> list[dict[str, Any]]:
+    """The tools as JSON Schema functions, in the form that chat completion endpoints take."""
+    text = {"type": "string"}
+    return [
+        _function(
+            "shell",
+            f"Run a command with /bin/sh in the working directory. Each call is a new shell. Output past "
+            f"{OUTPUT_CHARS_MAX} characters loses its middle.",
+            {
+                "command": text,
+                "timeout_s": {"type": "number", "exclusiveMinimum": 0, "maximum": SHELL_TIMEOUT_S_MAX},
+            },
+            ["command"],
+        ),
+        _function(
+            "read",
+            f"Show lines of a text file, numbered. At most {READ_LINES_MAX} lines.",
+            {
+                "path": text,
+                "start_line": {"type": "integer", "minimum": 1},
+                "lines": {"type": "integer", "minimum": 1},
+            },
+            ["path"],
+        ),
+        _function(
+            "edit",
+            "Replace the one place in a file where the text `old` stands by `new`. "
+            "An empty `old` creates the file; it must not exist yet.",
+            {"path": text, "old": text, "new": text},
+            ["path", "old", "new"],
+        ),
+    ]
+
+
+def _function(name: str, description: str, properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
+    parameters = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+    return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
+
+
+async def perform(call: ToolCall, sandbox: Computer, *, workdir: str, timeout_s_max: float) -> ToolResult:
+    """Runs one call.
+
+    Raises:
+        SandboxGoneError: the sandbox died meanwhile.
+    """
+    kind = _ARGUMENTS.get(call.name)
+    if kind is None:
+        return _mistake(f"There is no tool {call.name!r}. The tools are: {', '.join(_ARGUMENTS)}.")
+    try:
+        arguments = msgspec.convert(call.arguments, kind)
+    except msgspec.ValidationError as error:
+        known = ", ".join(field.name for field in msgspec.structs.fields(kind))
+        return _mistake(f"Wrong arguments for {call.name}: {error}. It takes: {known}.")
+    if isinstance(arguments, ShellArguments):
+        return await _shell(arguments, sandbox, workdir, timeout_s_max)
+    path = posixpath.join(workdir, getattr(arguments, "path"))  # noqa: B009  (both other kinds have one)
+    if "\0" in path:
+        return _mistake("A path cannot hold a NUL character.")
+    try:
+        if isinstance(arguments, ReadArguments):
+            return await _read(arguments, sandbox, path)
+        assert isinstance(arguments, EditArguments)
+        return await _edit(arguments, sandbox, path)
+    except CallerError as error:
+        return _mistake(str(error))
+
+
+async def _shell(arguments: ShellArguments, sandbox: Computer, workdir: str, timeout_s_max: float) -> ToolResult:
+    if "\0" in arguments.command:
+        return _mistake("A command cannot hold a NUL character.")
+    timeout_s = min(arguments.timeout_s, timeout_s_max)
+    result = await sandbox.exec(arguments.command, cwd=workdir, timeout_s=timeout_s)
+    output = result.stdout
+    if result.stderr:
+        output += ("" if not output or output.endswith("\n") else "\n") + result.stderr
+    output = cut(output)
+    if result.truncated:
+        output += "\n[output was larger than the sandbox keeps; the rest is dropped]"
+    if result.termination is Termination.TIMEOUT:
+        output += f"\n[stopped after {timeout_s:g} s]"
+    elif result.termination is not Termination.FINISHED:
+        output += f"\n[ended: {result.termination}]"
+    elif result.signal is not None:
+        output += f"\n[ended by signal {result.signal}]"
+    return ToolResult(output=output, exit_code=result.exit_code, termination=result.termination)
+
+
+async def _read(arguments: ReadArguments, sandbox: Computer, path: str) -> ToolResult:
+    text = (await sandbox.read(path, bytes_max=limits.FILE_BYTES_MAX)).decode(errors="replace")
+    lines = text.splitlines()
+    first = arguments.start_line
+    last = min(first - 1 + min(arguments.lines, READ_LINES_MAX), len(lines))
+    if first > max(len(lines), 1):
+        return _mistake(f"{path} has {len(lines)} lines; line {first} is past its end.")
+    numbered = "\n".join(f"{number:>5}  {lines[number - 1]}" for number in range(first, last + 1))
+    rest = len(lines) - last
+    return ToolResult(output=cut(numbered) + (f"\n[{rest} more lines]" if rest else ""), exit_code=0)
+
+
+async def _edit(arguments: EditArguments, sandbox: Computer, path: str) -> ToolResult:
+    try:
+        data = await sandbox.read(path, bytes_max=EDIT_BYTES_MAX)
+    except CallerError:
+        if arguments.old:
+            raise
+        data = None
+    if not arguments.old:
+        if data is not None:
+            return _mistake(f"{path} exists already; give the text to replace as `old`.")
+        await sandbox.write_many({path: arguments.new.encode()})
+        return ToolResult(output=f"Created {path}.", exit_code=0)
+    assert data is not None
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return _mistake(f"{path} is not UTF-8 text; use shell.")
+    found = text.count(arguments.old)
+    if found != 1:
+        return _mistake(
+            f"`old` stands in {path} {found} times, it must be exactly once"
+            + ("; give more of the lines around it." if found else "; read the file first and copy exactly.")
+        )
+    if arguments.old == arguments.new:
+        return _mistake("`old` and `new` are the same text; nothing to change.")
+    changed = text.replace(arguments.old, arguments.new).encode()
+    if len(changed) > EDIT_BYTES_MAX:
+        return _mistake(f"{path} would grow past {EDIT_BYTES_MAX} bytes.")
+    await sandbox.write_many({path: changed})
+    line = text[: text.index(arguments.old)].count("\n") + 1
+    return ToolResult(output=f"Changed {path} at line {line}.", exit_code=0)
+
+
+def cut(text: str, chars_max: int = OUTPUT_CHARS_MAX) -> str:
+    """The text, or its two ends around a marker that says how much is missing."""
+    if len(text) <= chars_max:
+        return text
+    half = chars_max // 2
+    return f"{text[:half]}\n[… {len(text) - 2 * half} characters cut …]\n{text[-half:]}"
+
+
+def _mistake(text: str) -> ToolResult:
+    return ToolResult(output=f"error: {text}", exit_code=2)
