@@ -1,0 +1,87 @@
+"""What a profile configures: one record per driver family, and the profiles that ship."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+from ropewalk.core import limits
+from ropewalk.core.errors import CallerError
+from ropewalk.core.limits import MIB
+from ropewalk.core.records import Record
+from ropewalk.machinery.profile import PROFILE_BYTES_MAX, Profile, parse_profile
+
+DEFAULT_PROFILE: Final = "embedded"
+SHIPPED: Final = Path(__file__).with_name("profiles")
+
+
+class SandboxSettings(Record):
+    """[sandbox]"""
+
+    driver: str = "process"
+    tenant: str = "local"
+    """Owner of everything that one person makes; only the embedded profiles name one."""
+    memory_mib: int = limits.SANDBOX_MEMORY_BYTES // MIB
+    disk_mib: int = limits.SANDBOX_DISK_BYTES // MIB
+    cpus: float = limits.SANDBOX_CPUS
+
+
+class BlobSettings(Record):
+    """[blobs]"""
+
+    uri: str = ""
+    """`file:///absolute/path`; empty: inside the state directory."""
+
+
+class KeySettings(Record):
+    """[keys]"""
+
+    driver: str = "file"
+    passphrase: str = ""
+    """Reference (`env:NAME`, `file:PATH`) to what encrypts the keys; empty: mode 0600 alone protects them."""
+
+
+class FleetSettings(Record):
+    """[fleet]"""
+
+    driver: str = "local"
+    cpus: float = 0.0
+    """How many to give to sandboxes; 0: all."""
+    memory_mib: int = 0
+    """How much to give to sandboxes; 0: three quarters of what is available at start."""
+
+
+FAMILIES: Final[dict[str, type[Record]]] = {
+    "sandbox": SandboxSettings,
+    "blobs": BlobSettings,
+    "keys": KeySettings,
+    "fleet": FleetSettings,
+}
+
+
+def shipped_profiles() -> tuple[str, ...]:
+    """Names of the profiles that come with Ropewalk."""
+    return tuple(sorted(path.stem for path in SHIPPED.glob("*.toml")))
+
+
+def open_profile(name: str | None = None) -> Profile:
+    """A profile by name or path; without one `$ROPEWALK_PROFILE`, else `embedded`.
+
+    Raises:
+        CallerError: no such profile, or the file has something in it that no profile knows.
+    """
+    chosen = name or os.environ.get("ROPEWALK_PROFILE") or DEFAULT_PROFILE
+    shipped = shipped_profiles()
+    path = SHIPPED / f"{chosen}.toml" if chosen in shipped else Path(chosen)
+    if chosen not in shipped and "/" not in chosen and not chosen.endswith(".toml"):
+        raise CallerError(
+            f"There is no profile {chosen!r}.",
+            next_step=f"use one of {', '.join(shipped)}, or the path of a TOML file.",
+        )
+    try:
+        with path.open("rb") as file:
+            text = file.read(PROFILE_BYTES_MAX + 1).decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise CallerError(f"The profile {path} cannot be read: {error}.") from error
+    return parse_profile(text, name=path.stem, families=FAMILIES)

@@ -1,0 +1,88 @@
+"""How commands are declared: one cyclopts app per file, with examples, loaded when it is named."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from cyclopts import App, CycloptsError, Group, Parameter
+
+from ropewalk.cli.commands import Entry
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+EVERYWHERE = Group("Everywhere", sort_key=100)
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Place:
+    """Where a command works: options that every command has."""
+
+    profile: Annotated[str | None, Parameter(group=EVERYWHERE)] = None
+    """Profile by name (embedded, air-gapped) or a TOML file. Default: $ROPEWALK_PROFILE, else embedded."""
+    state: Annotated[Path | None, Parameter(group=EVERYWHERE)] = None
+    """State directory. Default: $ROPEWALK_STATE, else ~/.local/state/ropewalk."""
+
+
+def noun(name: str, text: str) -> App:
+    """An app that only has subcommands."""
+    return App(name=name, help=text, **_STYLE)
+
+
+def verb(name: str, *, examples: Sequence[str]) -> App:
+    """An app whose default is the command itself; its help is the function's docstring."""
+    return App(name=name, help_epilogue=_epilogue(examples), **_STYLE)
+
+
+def command(app: App, name: str, *, examples: Sequence[str]) -> Callable[[F], F]:
+    """Registers a function as a subcommand."""
+
+    def register(function: F) -> F:
+        app.command(function, name=name, help_epilogue=_epilogue(examples), **_STYLE)
+        return function
+
+    return register
+
+
+def run_words(words: list[str], known: Sequence[Entry]) -> int:
+    """Finds the command, loads its module alone, runs it.
+
+    Returns:
+        The exit code: what the command returned, or 2 for a command line that does not fit.
+    """
+    root = App(name="ropewalk", **_STYLE)
+    for entry in known:
+        root.command(f"ropewalk.cli.{entry.module}:app", name=entry.name, help=None)
+    try:
+        code = root(words, exit_on_error=False, print_error=False)
+    except CycloptsError as error:
+        print(f"error: {_plain(error)}", file=sys.stderr)
+        names = {entry.name for entry in known}
+        chain = [*(error.command_chain or ())]
+        if not chain and words[0] in names:
+            chain = [words[0]]
+        print(f" next: ropewalk {' '.join([*chain, '--help'])}", file=sys.stderr)
+        return 2
+    return int(code or 0)
+
+
+def _epilogue(examples: Sequence[str]) -> str:
+    return "Examples:\n" + "\n".join(f"  {example}" for example in examples)
+
+
+def _plain(error: CycloptsError) -> str:
+    text = str(error).strip()
+    return text or type(error).__name__
+
+
+_STYLE: dict[str, Any] = {
+    "help_format": "plaintext",
+    "help_formatter": "plain",
+    "version_flags": [],
+    "result_action": "return_int_as_exit_code_else_zero",
+    "suppress_keyboard_interrupt": False,
+}

@@ -1,0 +1,91 @@
+"""Where the `ropewalk` program starts and every command ends: exit codes and error texts are decided here."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+
+import ropewalk
+from ropewalk.cli.commands import entries, top_help
+from ropewalk.core.errors import RopewalkError
+
+EXIT_USAGE = 2
+EXIT_UNAVAILABLE = 7
+EXIT_INTERRUPTED = 130
+HELP_FLAGS = ("--help", "-h", "help")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command line and returns its exit code. Never raises, except SystemExit for nested shells."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        return _dispatch(words)
+    except KeyboardInterrupt as interrupt:
+        hint = str(interrupt)
+        _block("Interrupted. Everything that belonged to this command was cleaned up.", next_step=hint)
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output has seen enough. Python would complain while it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        return _report(error)
+
+
+def _dispatch(words: list[str]) -> int:
+    if not words or words[0] in HELP_FLAGS:
+        print(top_help())
+        return 0
+    if words[0] == "--version":
+        print(f"ropewalk {ropewalk.__version__}")
+        return 0
+    from ropewalk.cli.apps import run_words
+
+    return run_words(words, entries())
+
+
+def _report(error: Exception) -> int:
+    """Prints an error as one block and returns its exit code."""
+    if os.environ.get("ROPEWALK_DEBUG"):
+        import traceback
+
+        traceback.print_exception(error)
+    leaves = list(_leaves(error))
+    known = [leaf for leaf in leaves if isinstance(leaf, RopewalkError)]
+    if known:
+        worst = max(known, key=lambda leaf: leaf.exit_code == 5)
+        rule = getattr(worst, "rule", "")
+        _block(worst.message, rule=rule, next_step=worst.next_step)
+        return worst.exit_code
+    first = leaves[0]
+    if isinstance(first, OSError) and first.errno is not None:
+        place = f" ({first.filename})" if first.filename else ""
+        _block(
+            f"The system refused: {first.strerror}{place}.", next_step="`ropewalk doctor` shows disk and permissions."
+        )
+        return EXIT_UNAVAILABLE
+    _block(
+        f"A defect in Ropewalk: {type(first).__name__}: {first}.",
+        next_step="set ROPEWALK_DEBUG=1, repeat, and report the traceback.",
+    )
+    return 1
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error
+
+
+def _block(message: str, *, rule: str = "", next_step: str = "") -> None:
+    colour = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+    red, dim, off = ("\033[1;31m", "\033[2m", "\033[0m") if colour else ("", "", "")
+    lines = [f"{red}error:{off} {message}"]
+    if rule:
+        lines.append(f"{dim} rule:{off} {rule}")
+    if next_step:
+        lines.append(f"{dim} next:{off} {next_step}")
+    print("\n".join(lines), file=sys.stderr)
