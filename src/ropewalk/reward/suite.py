@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+import posixpath
+from pathlib import Path
+from typing import Any, Final
 
 from ropewalk.core import limits
 from ropewalk.core.outcomes import Termination
-from ropewalk.core.records import Record
-from ropewalk.reward.box import Box
+from ropewalk.core.records import Record, to_plain
+from ropewalk.reward.box import Box, CommandResult
+
+PROBE_DIR: Final = "/tmp/ropewalk-probe"
+"""Where the probe lies in a sandbox."""
+_HERE = Path(__file__).parent / "values"
+_KEY_CHARACTERS_MAX = 1_000
 
 
 class SuitePlan(Record):
@@ -49,6 +57,8 @@ class Emission(Record):
     """Encoded (`ropewalk.reward.values.codec`)."""
     expected: Any = None
     """Encoded expected side; recording runs only."""
+    tolerance: tuple[Any, ...] = ()
+    """Encoded; recording runs only."""
 
 
 class TestOutcome(Record):
@@ -94,12 +104,146 @@ class SuiteRecord(Record):
 class SuiteRunner:
     """Runs suites with the trusted probe; holds no state of its own."""
 
-    async def run(self, box: Box, plan: SuitePlan) -> SuiteRecord:
+    async def run(self, box: Box, plan: SuitePlan, *, probe: dict[str, bytes] | None = None) -> SuiteRecord:
         """Puts the probe into the sandbox and runs the tests.
 
         Whatever the code inside does is in the record, also that it died, hung or lied.
 
+        Args:
+            box: The sandbox; it holds the source and the tests.
+            plan: What to run.
+            probe: File name → content of the probe, where another than this version's is wanted.
+
         Raises:
             SandboxGoneError: the sandbox died.
         """
-        raise NotImplementedError
+        files = probe_files() if probe is None else probe
+        await box.write_many({f"{PROBE_DIR}/{name}": data for name, data in files.items()})
+        result = await box.exec(
+            ["python3", "-P", "-s", "-B", f"{PROBE_DIR}/probe.py"],
+            cwd=plan.workdir,
+            env={
+                "PYTHONHASHSEED": str(plan.hash_seed),
+                "PYTHONDONTWRITEBYTECODE": "1",
+                "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+            },
+            stdin=json.dumps(_for_probe(plan)).encode(),
+            timeout_s=plan.timeout_s,
+            output_bytes_max=plan.output_bytes_max,
+        )
+        return read_record(result)
+
+
+def probe_files() -> dict[str, bytes]:
+    """The probe of this version: file name → content."""
+    return {
+        "probe.py": (_HERE / "probe.py").read_bytes(),
+        "encode.py": (_HERE / "encode.py").read_bytes(),
+        "suite.ini": b"[pytest]\n",
+    }
+
+
+def _for_probe(plan: SuitePlan) -> dict[str, Any]:
+    absolute = {
+        name: [posixpath.normpath(posixpath.join(plan.workdir, path)) for path in getattr(plan, name)]
+        for name in ("files", "import_paths", "reach")
+    }
+    return {**to_plain(plan), **absolute, "ini_file": f"{PROBE_DIR}/suite.ini"}
+
+
+def read_record(result: CommandResult) -> SuiteRecord:
+    """The record in a command's standard output, which is untrusted: what is malformed makes it incomplete."""
+    reader = _Reader()
+    problem = ""
+    for number, line in enumerate(result.stdout.split("\n"), start=1):
+        if not line:
+            continue
+        try:
+            reader.take(line)
+        except (ValueError, RecursionError) as error:
+            problem = f"line {number} of the record is malformed: {error}"[:200]
+            break
+    if not problem and result.truncated:
+        problem = "more output than allowed"
+    if not problem and not reader.ended:
+        problem = "the record stops early"
+    return SuiteRecord(
+        tests=tuple(reader.tests),
+        complete=not problem,
+        problem=problem or "; ".join(reader.problems)[:500],
+        exit_code=result.exit_code,
+        signal=result.signal,
+        termination=result.termination,
+        truncated=result.truncated,
+        duration_s=result.duration_s,
+        cpu_s=result.cpu_s,
+    )
+
+
+class _Reader:
+    """Follows the record's grammar: c* x* (b (v|p)* r? e)* z."""
+
+    def __init__(self) -> None:
+        self.tests: list[TestOutcome] = []
+        self.problems: list[str] = []
+        self.ended = False
+        self._lines = 0
+        self._open = False
+        self._emissions: list[Emission] = []
+        self._reached: tuple[str, ...] = ()
+
+    def take(self, line: str) -> None:
+        """One line.
+
+        Raises:
+            ValueError: it does not belong there.
+        """
+        parts = json.loads(line, parse_constant=_refuse)
+        if self.ended:
+            raise ValueError("something follows the end")
+        match parts:
+            case ["b", str(key), str(node_id)] if not self._open and len(key) <= _KEY_CHARACTERS_MAX:
+                self.tests.append(TestOutcome(key=key, node_id=node_id, outcome="started"))
+                self._open, self._emissions, self._reached = True, [], ()
+            case ["v", str(point), int(occurrence), value] if self._open:
+                self._emissions.append(Emission(point=point, occurrence=occurrence, value=value))
+            case ["p", str(point), int(occurrence), value, expected, *tolerance] if self._open:
+                self._emissions.append(
+                    Emission(
+                        point=point, occurrence=occurrence, value=value, expected=expected, tolerance=tuple(tolerance)
+                    )
+                )
+            case ["r", str(key), list(names)] if self._open and key == self.tests[-1].key:
+                self._reached = tuple(str(name) for name in names)
+            case ["e", str(key), str(outcome), float(seconds), str(message)] if (
+                self._open and key == self.tests[-1].key
+            ):
+                self._close(outcome, seconds, message)
+            case ["c", str(key), str(node_id)] if not self._open:
+                self.tests.append(TestOutcome(key=key, node_id=node_id, outcome="collected"))
+            case ["x", str(node_id), str(message)] if not self._open:
+                self.problems.append(f"{node_id}: {message}")
+            case ["z", int(_), int(lines)] if not self._open and lines == self._lines:
+                self.ended = True
+            case _:
+                raise ValueError("it does not belong there")
+        self._lines += 1
+
+    def _close(self, outcome: str, seconds: float, message: str) -> None:
+        begun = self.tests.pop()
+        self.tests.append(
+            TestOutcome(
+                key=begun.key,
+                node_id=begun.node_id,
+                outcome=outcome,
+                seconds=seconds,
+                emissions=tuple(self._emissions),
+                reached=self._reached,
+                message=message,
+            )
+        )
+        self._open = False
+
+
+def _refuse(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON number")
