@@ -1,0 +1,242 @@
+"""Searches a task's layers for its answer.
+
+Every file of every layer is looked at, and archives and encoded text inside them. An image is large and the same for
+all tasks: it is read once and indexed by the names of the functions in it, and only files that have the name of a
+secret are read again. A task's own layers are small and read whole.
+
+Found are: whole files; functions with an equal body (comments, docstrings and formatting do not hide one, and in a
+task's own layers a new name does not either); the text of a held-out test in any file; compiled modules; base64;
+compressed copies; version control; metadata of another release; the package outside the task's own tree.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import marshal
+import os
+import re
+import types
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final, Protocol
+
+import msgspec
+
+from ropewalk.core import limits
+from ropewalk.core.records import Record, digest_bytes
+from ropewalk.tasks.bodies import Body, functions
+from ropewalk.tasks.containers import inner_files
+from ropewalk.tasks.fingerprints import WEIGHT_MIN, Fingerprints, code_marks, plain_lines
+
+_DEFINITION: Final = re.compile(rb"\bdef\s+([A-Za-z_][A-Za-z0-9_]*)")
+_BASE64: Final = re.compile(rb"[A-Za-z0-9+/]{60}")
+_METADATA: Final = re.compile(
+    r"(?P<name>[A-Za-z0-9_.]+?)-(?P<version>\d[^/-]*?)(?:-[^/]*)?\.(?:dist-info|egg-info|egg|whl)"
+)
+_SEARCH_FOLDER: Final = re.compile(r"(site-packages|dist-packages|python3\.\d+)")
+_INDEX_VERSION: Final = "2"
+_FILE_BYTES_MAX: Final = 16 * limits.MIB
+_DEPTH_MAX: Final = 3
+_ENCODED, _CONTAINER = "#encoded", "#container"
+
+
+class Leak(Record):
+    """One finding."""
+
+    kind: str
+    """`fixed file`, `fixed function`, `held-out test`, `compiled`, `encoded`, `version control`, `other release`,
+    `installed package`, `unreadable`."""
+    path: str
+    """In the sandbox; `archive!member` inside containers."""
+    detail: str
+
+
+class LayerPaths(Protocol):
+    """Where layers lie (`ropewalk.sandbox.layers.LayerStore`)."""
+
+    def path(self, digest: str) -> Path:
+        """The layer's directory."""
+        ...
+
+
+class Scanner:
+    """Scans layers; keeps the indexes of images below `folder`."""
+
+    def __init__(self, layers: LayerPaths, folder: Path) -> None:
+        self._layers = layers
+        self._folder = folder
+        self._indexes: dict[str, dict[str, list[str]]] = {}
+
+    def scan(
+        self, secrets: Fingerprints, *, image: Iterable[str], layers: Iterable[str], workdir: str = "/work"
+    ) -> tuple[Leak, ...]:
+        """All leaks; empty where there is none.
+
+        Args:
+            secrets: what must not be there.
+            image: digests of the image's layers.
+            layers: digests of the task's own.
+            workdir: where the task's own tree lies; only there may the package be.
+        """
+        found: list[Leak] = []
+        for digest in image:
+            found.extend(self._scan_image(digest, secrets))
+        for digest in layers:
+            root = self._layers.path(digest)
+            found.extend(_path_leaks(root, secrets, workdir.strip("/")))
+            for path in _files(root):
+                found.extend(_file_leaks(path, _read(root / path), secrets))
+        return tuple(found)
+
+    def _scan_image(self, digest: str, secrets: Fingerprints) -> Iterator[Leak]:
+        root = self._layers.path(digest)
+        yield from _path_leaks(root, secrets, None)
+        index = self._index(digest, root)
+        keys = {secret.name for secret in secrets.secrets} | {f"#{file}" for file in secrets.files}
+        for path in sorted({path for key in (*keys, _ENCODED, _CONTAINER) for path in index.get(key, ())}):
+            yield from _file_leaks(path, _read(root / path), secrets)
+
+    def _index(self, digest: str, root: Path) -> dict[str, list[str]]:
+        if digest in self._indexes:
+            return self._indexes[digest]
+        stored = self._folder / f"{digest}.{_INDEX_VERSION}"
+        if stored.exists():
+            index = msgspec.msgpack.decode(stored.read_bytes(), type=dict[str, list[str]])
+        else:
+            index = _build_index(root)
+            self._folder.mkdir(parents=True, exist_ok=True)
+            part = stored.with_suffix(f".part{os.getpid()}")
+            part.write_bytes(msgspec.msgpack.encode(index))
+            part.replace(stored)
+        self._indexes[digest] = index
+        return index
+
+
+def scan_text(text: str, secrets: Fingerprints) -> tuple[Leak, ...]:
+    """Leaks in a text that a policy reads, such as a prompt."""
+    plain = plain_lines(text)
+    return tuple(
+        Leak(kind=secret.kind, path="prompt", detail=secret.place)
+        for secret in secrets.secrets
+        if secret.text in plain and secret.text.count("\n") >= 1
+    )
+
+
+def _build_index(root: Path) -> dict[str, list[str]]:
+    """Key → paths: function names, `#sha256` of whole files, and what must always be looked at closely."""
+    index: dict[str, list[str]] = {}
+    for path in _files(root):
+        content = _read(root / path)
+        keys = {f"#{digest_bytes(content)}"}
+        if path.endswith(".pyc"):
+            code = _load(content)
+            keys |= {name.rpartition(".")[2] for name, _ in code_marks(code)} if code else set()
+        else:
+            keys |= {name.decode() for name in _DEFINITION.findall(content)}
+        if _BASE64.search(content):
+            keys.add(_ENCODED)
+        if any(True for _ in inner_files(path, content)):
+            keys.add(_CONTAINER)
+        for key in keys:
+            index.setdefault(key, []).append(path)
+    return index
+
+
+def _path_leaks(root: Path, secrets: Fingerprints, workdir: str | None) -> Iterator[Leak]:
+    """What the names of files and folders alone tell."""
+    for base, folders, files in os.walk(root):
+        place = Path(base).relative_to(root).as_posix()
+        for name in [*folders, *files]:
+            path = f"{place}/{name}".removeprefix("./")
+            if name in (".git", ".hg", ".svn"):
+                yield Leak(kind="version control", path=path, detail="history can hold the fix")
+            metadata = _METADATA.fullmatch(name)
+            if (
+                metadata
+                and _normal(metadata["name"]) == secrets.distribution
+                and metadata["version"] != secrets.version
+            ):
+                yield Leak(kind="other release", path=path, detail=f"metadata of {metadata['version']}")
+            inside = workdir is not None and (path == workdir or path.startswith(f"{workdir}/"))
+            if (
+                not inside
+                and _SEARCH_FOLDER.fullmatch(Path(place).name)
+                and name.removesuffix(".py") in secrets.import_names
+            ):
+                yield Leak(kind="installed package", path=path, detail=f"{secrets.distribution} is importable here")
+
+
+def _file_leaks(path: str, content: bytes, secrets: Fingerprints, *, depth: int = 0) -> Iterator[Leak]:
+    """What one file holds, containers and encoded text included."""
+    if len(content) > _FILE_BYTES_MAX:
+        yield Leak(kind="unreadable", path=path, detail=f"larger than {_FILE_BYTES_MAX} bytes")
+        return
+    if (known := secrets.files.get(digest_bytes(content))) is not None:
+        yield Leak(kind="fixed file", path=path, detail=known)
+    if path.endswith((".pyc", ".pyo")):
+        yield from _compiled_leaks(path, content, secrets)
+    else:
+        yield from _source_leaks(path, content, secrets)
+    flat = content.replace(b"\n", b"") if secrets.encoded and _BASE64.search(content) else b""
+    if flat and any(chunk in flat for chunk in secrets.encoded):
+        yield Leak(kind="encoded", path=path, detail="base64 of the fix or of a held-out test")
+    if depth < _DEPTH_MAX:
+        for name, inner in inner_files(path, content):
+            yield from _file_leaks(f"{path}!{name}", inner, secrets, depth=depth + 1)
+
+
+def _source_leaks(path: str, content: bytes, secrets: Fingerprints) -> Iterator[Leak]:
+    bodies = {body.digest: name for name, body in _bodies(path, content) if body.weight >= WEIGHT_MIN}
+    plain: str | None = None
+    for secret in secrets.secrets:
+        if secret.body in bodies:
+            yield Leak(kind=secret.kind, path=path, detail=f"{secret.place} as {bodies[secret.body]}")
+        elif f"def {secret.name}".encode() in content and secret.text.count("\n") >= 2:
+            plain = plain if plain is not None else plain_lines(content.decode("utf-8", "replace"))
+            if secret.text in plain:
+                yield Leak(kind=secret.kind, path=path, detail=f"the text of {secret.place}")
+
+
+def _bodies(path: str, content: bytes) -> Iterable[tuple[str, Body]]:
+    is_python = path.rpartition("!")[2].endswith((".py", ".pyi", ".pyw")) or "." not in path.rpartition("/")[2]
+    return functions(content).items() if is_python and b"def " in content else ()
+
+
+def _compiled_leaks(path: str, content: bytes, secrets: Fingerprints) -> Iterator[Leak]:
+    code = _load(content)
+    if code is None:
+        if any(secret.name.encode() in content for secret in secrets.secrets):
+            yield Leak(kind="unreadable", path=path, detail="another Python's cached module with a secret's name in it")
+        return
+    marks = {mark for _, mark in code_marks(code)}
+    for secret in secrets.secrets:
+        if secret.mark in marks:
+            yield Leak(kind="compiled", path=path, detail=secret.place)
+
+
+def _load(content: bytes) -> types.CodeType | None:
+    """A cached module's code, if this Python wrote it."""
+    if content[:4] != importlib.util.MAGIC_NUMBER:
+        return None
+    try:
+        code = marshal.loads(content[16:])
+    except (ValueError, EOFError, TypeError):
+        return None
+    return code if isinstance(code, types.CodeType) else None
+
+
+def _files(root: Path) -> Iterator[str]:
+    for base, _, names in os.walk(root):
+        for name in names:
+            path = Path(base) / name
+            if path.is_file() and not path.is_symlink():
+                yield path.relative_to(root).as_posix()
+
+
+def _read(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(_FILE_BYTES_MAX + 1)
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
