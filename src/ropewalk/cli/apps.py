@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from cyclopts import App, CycloptsError, Group, Parameter
+from rich.console import Console
 
 from ropewalk.cli.commands import Entry
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+HELP_WIDTH = 110
 EVERYWHERE = Group("Everywhere", sort_key=100)
 
 
@@ -26,6 +28,10 @@ class Place:
     """Profile by name (embedded, air-gapped) or a TOML file. Default: $ROPEWALK_PROFILE, else embedded."""
     state: Annotated[Path | None, Parameter(group=EVERYWHERE)] = None
     """State directory. Default: $ROPEWALK_STATE, else ~/.local/state/ropewalk."""
+
+
+HERE = Place()
+"""The default of every command's `place`."""
 
 
 def noun(name: str, text: str) -> App:
@@ -48,26 +54,27 @@ def command(app: App, name: str, *, examples: Sequence[str]) -> Callable[[F], F]
     return register
 
 
-def run_words(words: list[str], known: Sequence[Entry]) -> int:
-    """Finds the command, loads its module alone, runs it.
+def run_words(words: list[str], entry: Entry) -> int:
+    """Loads the module of one command and runs the words on it; the first word is the command's name.
 
     Returns:
         The exit code: what the command returned, or 2 for a command line that does not fit.
     """
     root = App(name="ropewalk", **_STYLE)
-    for entry in known:
-        root.command(f"ropewalk.cli.{entry.module}:app", name=entry.name, help=None)
+    root.command(f"ropewalk.cli.{entry.module}:app", name=entry.name)
     try:
-        code = root(words, exit_on_error=False, print_error=False)
+        code = root(words, console=_console(), exit_on_error=False, print_error=False)
     except CycloptsError as error:
         print(f"error: {_plain(error)}", file=sys.stderr)
-        names = {entry.name for entry in known}
-        chain = [*(error.command_chain or ())]
-        if not chain and words[0] in names:
-            chain = [words[0]]
+        chain = list(error.command_chain or ()) or [entry.name]
         print(f" next: ropewalk {' '.join([*chain, '--help'])}", file=sys.stderr)
         return 2
     return int(code or 0)
+
+
+def _console() -> Console:
+    """For help and usage errors; as wide as a page where nothing says how wide it is."""
+    return Console(width=None if sys.stdout.isatty() else HELP_WIDTH, markup=False, emoji=False, highlight=False)
 
 
 def _epilogue(examples: Sequence[str]) -> str:
@@ -85,4 +92,5 @@ _STYLE: dict[str, Any] = {
     "version_flags": [],
     "result_action": "return_int_as_exit_code_else_zero",
     "suppress_keyboard_interrupt": False,
+    "default_parameter": Parameter(negative=()),
 }

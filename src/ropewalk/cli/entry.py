@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -40,9 +41,17 @@ def _dispatch(words: list[str]) -> int:
     if words[0] == "--version":
         print(f"ropewalk {ropewalk.__version__}")
         return 0
+    known = {entry.name: entry for entry in entries()}
+    if words[0] not in known:
+        near = difflib.get_close_matches(words[0], known, 1)
+        _block(
+            f"There is no command {words[0]!r}.",
+            next_step=f"did you mean `ropewalk {near[0]}`?" if near else "`ropewalk --help` lists all commands.",
+        )
+        return EXIT_USAGE
     from ropewalk.cli.apps import run_words
 
-    return run_words(words, entries())
+    return run_words(words, known[words[0]])
 
 
 def _report(error: Exception) -> int:

@@ -24,7 +24,7 @@ def test_air_gapped_refuses_the_network() -> None:
     profile = open_profile("air-gapped")
     profile.allow_source("directory")
     profile.allow_endpoint("http://127.0.0.1:8000/v1")
-    with pytest.raises(DeniedError, match="network|sources"):
+    with pytest.raises(DeniedError, match="sources"):
         profile.allow_source("pypi")
     with pytest.raises(DeniedError):
         profile.allow_endpoint("https://api.example.com/v1")

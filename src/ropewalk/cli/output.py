@@ -1,0 +1,75 @@
+"""What commands print: tables for people on standard output, JSON for scripts, nothing hostile to a terminal."""
+
+from __future__ import annotations
+
+import json
+import sys
+import unicodedata
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ropewalk.core.records import to_plain
+
+PLAIN_WIDTH = 160
+"""Of a table that is not printed on a terminal: a script's `grep` should find whole ids."""
+
+
+def console(*, error: bool = False) -> Console:
+    """A console on standard output or error; without markup, so that no text can style itself."""
+    stream = sys.stderr if error else sys.stdout
+    width = None if stream.isatty() else PLAIN_WIDTH
+    return Console(file=stream, markup=False, emoji=False, highlight=False, width=width, soft_wrap=not stream.isatty())
+
+
+def safe(value: object) -> str:
+    """A text that can only show itself on a terminal: control and direction-changing characters are spelled out."""
+    return "".join(
+        character
+        if character in "\n\t" or unicodedata.category(character) not in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")
+        else f"\\u{ord(character):04x}"
+        for character in str(value)
+    )
+
+
+def print_json(value: Any) -> None:
+    """Records or plain values as JSON, indented, on standard output."""
+    print(json.dumps(to_plain(value), indent=2, ensure_ascii=False))
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
+    """A table; columns whose name begins with `>` are right-aligned. `empty` is said where there is no row."""
+    made = [[safe("" if cell is None else cell) for cell in row] for row in rows]
+    if not made:
+        print(empty)
+        return
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
+    for column in columns:
+        table.add_column(
+            column.removeprefix(">"), justify="right" if column.startswith(">") else "left", overflow="fold"
+        )
+    for row in made:
+        table.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in row))
+    console().print(table)
+
+
+def say(text: object = "", *, style: str = "") -> None:
+    """One line on standard output, made safe."""
+    console().print(Text(safe(text), style=style))
+
+
+_STYLES = {
+    "yes": "green",
+    "no": "red",
+    "keep": "green",
+    "ok": "green",
+    "complete": "green",
+    "broken": "red",
+    "incomplete": "red",
+    "watch": "yellow",
+    "saturated": "yellow",
+    "unanchored": "yellow",
+}

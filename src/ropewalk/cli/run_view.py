@@ -1,0 +1,139 @@
+"""A run on the terminal: its events as progress, its summary and its findings as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ropewalk.cli.board import Board
+from ropewalk.cli.output import print_table, say
+from ropewalk.rollout import events
+from ropewalk.rollout.findings import Finding
+from ropewalk.rollout.summary import Interval, RunSummary
+
+STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
+
+
+class RunWatch:
+    """Draws a run's events on a board. `observe` is the run's observer."""
+
+    def __init__(self, board: Board) -> None:
+        self.run = ""
+        self._board = board
+        self._names: dict[str, str] = {}
+        self._episodes: dict[str, tuple[str, str, int]] = {}
+        self._paid = self._unscored = self._sealed = 0
+        self._running = False
+
+    def observe(self, event: events.Event) -> None:
+        """Takes one event."""
+        self.run = event.run
+        match event:
+            case events.RunStarted():
+                self._started(event)
+            case events.TaskPrepared():
+                self._names[event.task] = event.name
+                self._board.note(f"ready to fork: {event.name} ({event.duration_s:.1f} s)")
+            case events.TaskRefused():
+                self._names[event.task] = event.name
+                self._board.note(f"refused: {event.name}: {event.cause} {event.detail}")
+            case events.EpisodeStarted():
+                self._episodes[event.episode] = (event.task, event.policy, event.index)
+            case events.EpisodeStepped():
+                self._board.note(f"{self._label(event.episode)} step {event.step}: {event.note}")
+            case events.EpisodeRetried():
+                self._board.note(f"{self._label(event.episode)} lost on our side ({event.cause}), begins anew")
+            case events.RewardSealed():
+                self._reward(event)
+            case events.GroupClosed() if not event.complete:
+                self._board.note(f"group refused: {self._names.get(event.task, event.task)}: {event.cause}")
+            case events.RunEnded():
+                self._board.end(f"{event.state}: {self._counts()}")
+            case _:
+                pass
+
+    def _started(self, event: events.RunStarted) -> None:
+        policies = ", ".join(event.policies)
+        resumed = f", {event.episodes_sealed} from before" if event.episodes_sealed else ""
+        self._board.begin(f"Run {event.tasks} tasks × {policies}{resumed}", total=event.episodes_total)
+        self._board.advance(by=event.episodes_sealed)
+        self._running = True
+
+    def _reward(self, event: events.RewardSealed) -> None:
+        self._sealed += 1
+        self._paid += (event.value or 0) > 0
+        self._unscored += event.value is None
+        value = "unscored" if event.value is None else f"{event.value:g}"
+        self._board.advance(f"{self._label(event.episode)} reward {value}: {event.cause}")
+        self._board.detail(self._counts())
+
+    def _counts(self) -> str:
+        unscored = f", {self._unscored} unscored" if self._unscored else ""
+        return f"{self._sealed} rewards signed, {self._paid} paid{unscored}"
+
+    def _label(self, episode: str) -> str:
+        task, policy, index = self._episodes.get(episode, ("", "", 0))
+        return f"{self._names.get(task, task)} {policy} #{index}"
+
+
+def print_summary(summary: RunSummary) -> None:
+    """The run as a table: one line per task and policy, then one per policy."""
+    print_table(
+        ("task", "policy", ">passed", "95%", ">steps", "ended", ">sandbox s", ">CPU s", "note"),
+        (
+            (
+                row.task_name,
+                row.policy,
+                f"{row.passes.passed}/{row.passes.n}",
+                span(row.passes),
+                f"{row.steps_mean:.1f}",
+                ", ".join(f"{name} {count}" for name, count in row.terminations.items()),
+                f"{row.usage.get('sandbox_s', 0.0):.1f}",
+                f"{row.usage.get('cpu_s', 0.0):.1f}",
+                row.refusal or (f"{row.unscored} unscored" if row.unscored else ""),
+            )
+            for row in summary.rows
+        ),
+        empty="No episode has a reward yet.",
+    )
+    say()
+    print_table(
+        ("policy", ">episodes", ">passed", "95%", ">steps", ">unscored"),
+        (
+            (
+                row.policy,
+                row.episodes,
+                f"{row.passes.passed}/{row.passes.n}",
+                span(row.passes),
+                f"{row.steps_mean:.1f}",
+                row.unscored,
+            )
+            for row in summary.policies
+        ),
+        empty="",
+    )
+
+
+def print_catalogue(summary: RunSummary) -> None:
+    """What to do with each task."""
+    print_table(
+        ("task", "call", "why"),
+        ((call.task_name, call.call, call.reason) for call in summary.catalogue),
+        empty="The catalogue has no task yet.",
+    )
+
+
+def print_findings(findings: Iterable[Finding]) -> None:
+    """What diagnosis found, with what to do about it."""
+    for finding in findings:
+        say(f"{finding.severity}: {finding.title}", style=STYLES.get(str(finding.severity), ""))
+        if finding.next_step:
+            say(f"  next: {finding.next_step}", style="dim")
+        if finding.subjects:
+            shown = ", ".join(finding.subjects[:4])
+            more = len(finding.subjects) - 4
+            say(f"  in: {shown}{f' and {more} more' if more > 0 else ''}", style="dim")
+
+
+def span(interval: Interval) -> str:
+    """The interval as `15%–85%`; a dash where nothing was scored."""
+    return "–" if interval.rate is None else f"{interval.low:.0%}–{interval.high:.0%}"

@@ -1,0 +1,248 @@
+"""`ropewalk sandbox`: computers to use by hand. They are detached: they live until killed or idle for too long."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+from cyclopts import Parameter
+
+from ropewalk.cli.apps import HERE, Place, command, noun
+from ropewalk.cli.output import print_json, print_table, say
+from ropewalk.cli.session import named, opened
+from ropewalk.core import limits
+from ropewalk.core.errors import CallerError
+from ropewalk.core.limits import MIB
+
+app = noun("sandbox", "Create, use, snapshot, fork and end sandboxes.")
+
+_INSIDE = re.compile(r"^(?:sandbox:)?([0-9A-HJKMNP-TV-Z]{26}):(/.*)$")
+
+
+@command(
+    app,
+    "create",
+    examples=["ropewalk sandbox create", "ropewalk sandbox create ./rootfs.tar --memory-mib 256 --idle-timeout-s 3600"],
+)
+async def create(
+    image: str = "default",
+    *,
+    memory_mib: int = limits.SANDBOX_MEMORY_BYTES // MIB,
+    disk_mib: int = limits.SANDBOX_DISK_BYTES // MIB,
+    cpus: float = limits.SANDBOX_CPUS,
+    idle_timeout_s: float = limits.SANDBOX_IDLE_TIMEOUT_S,
+    json: bool = False,
+    place: Place = HERE,
+) -> int:
+    """Starts a sandbox and prints its id.
+
+    Args:
+        image: default, a digest from `ropewalk image ls`, a root directory or a tar archive.
+        memory_mib: Memory limit.
+        disk_mib: How much it may write.
+        cpus: CPU limit.
+        idle_timeout_s: Ends itself after so long without a command.
+        json: Print JSON.
+    """
+    from ropewalk.sandbox.contract import Lease
+
+    async with opened(place) as rw:
+        sandbox = await rw.create_sandbox(
+            image,
+            memory_bytes=memory_mib * MIB,
+            disk_bytes=disk_mib * MIB,
+            cpus=cpus,
+            idle_timeout_s=idle_timeout_s,
+            lease=Lease.DETACHED,
+        )
+        print_json(sandbox.record) if json else print(sandbox.id)
+    return 0
+
+
+@command(
+    app,
+    "exec",
+    examples=[
+        "ropewalk sandbox exec ID -- python3 -c 'print(6 * 7)'",
+        "ropewalk sandbox exec ID --timeout-s 5 'sleep 9; echo late'",
+    ],
+)
+async def exec_(
+    sandbox: str,
+    *words: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    cwd: str | None = None,
+    timeout_s: float = limits.EXEC_TIMEOUT_S,
+    stdin: bool = False,
+    place: Place = HERE,
+) -> int:
+    """Runs a command and exits with its exit code (124: timed out, 128 + n: killed by signal n).
+
+    Args:
+        sandbox: Its id.
+        words: The command. One word alone goes to /bin/sh -c.
+        cwd: Working directory. Default: the sandbox's.
+        timeout_s: Ends the whole process tree after so long.
+        stdin: Hand on standard input.
+    """
+    if not words:
+        raise CallerError("No command was given.", next_step="ropewalk sandbox exec ID -- COMMAND …")
+    async with opened(place) as rw:
+        box = await rw.sandboxes.open(named(sandbox, "sandbox"))
+        result = await box.exec(
+            words[0] if len(words) == 1 else list(words),
+            cwd=cwd,
+            timeout_s=timeout_s,
+            stdin=sys.stdin.buffer.read() if stdin else b"",
+        )
+    sys.stdout.write(result.stdout)
+    sys.stderr.write(result.stderr)
+    if result.truncated:
+        say_error(f"Output was cut: {result.stdout_bytes} and {result.stderr_bytes} bytes in all.")
+    if result.exit_code is not None:
+        return int(result.exit_code)
+    say_error(f"The command ended by {result.termination}.")
+    return 124 if result.termination == "timeout" else 128 + (result.signal or 0)
+
+
+@command(app, "cp", examples=["ropewalk sandbox cp ./a.py ID:/work/a.py", "ropewalk sandbox cp ID:/work/out.json ."])
+async def cp(source: str, target: str, *, place: Place = HERE) -> int:
+    """Copies a file into or out of a sandbox.
+
+    Args:
+        source: A path here, or ID:/path inside.
+        target: Likewise; one of the two is inside.
+    """
+    ends = _Ends(_inside(source), _inside(target))
+    if (ends.source is None) == (ends.target is None):
+        raise CallerError("Exactly one of the two must be inside a sandbox.", next_step="write it as ID:/path.")
+    async with opened(place) as rw:
+        if ends.target:
+            box = await rw.sandboxes.open(ends.target[0])
+            inside = ends.target[1]
+            name = inside + Path(source).name if inside.endswith("/") else inside
+            await box.write(name, Path(source).read_bytes(), mode=Path(source).stat().st_mode & 0o777)
+        elif ends.source:
+            box = await rw.sandboxes.open(ends.source[0])
+            here = Path(target)
+            here = here / Path(ends.source[1]).name if here.is_dir() else here
+            here.write_bytes(await box.read(ends.source[1]))
+    return 0
+
+
+@command(app, "snapshot", examples=["ropewalk sandbox snapshot ID --label ready"])
+async def snapshot(sandbox: str, *, label: str = "", json: bool = False, place: Place = HERE) -> int:
+    """Saves a sandbox's state and prints the snapshot's id. The sandbox keeps running.
+
+    Args:
+        sandbox: Its id.
+        label: A name for people.
+        json: Print JSON.
+    """
+    async with opened(place) as rw:
+        box = await rw.sandboxes.open(named(sandbox, "sandbox"))
+        saved = await box.snapshot(label)
+        print_json(saved.record) if json else print(saved.id)
+    return 0
+
+
+@command(app, "fork", examples=["ropewalk sandbox fork snapshot:0123… --count 8"])
+async def fork(snapshot: str, *, count: int = 1, json: bool = False, place: Place = HERE) -> int:
+    """Starts sandboxes in a snapshot's state and prints their ids.
+
+    Args:
+        snapshot: Its id.
+        count: How many.
+        json: Print JSON.
+    """
+    from ropewalk.sandbox.contract import Lease
+
+    if not 1 <= count <= 1000:
+        raise CallerError(f"{count} forks at once: 1 to 1000 are allowed.")
+    async with opened(place) as rw:
+        saved = rw.sandboxes.snapshot(named(snapshot, "snapshot"))
+        made = []
+        for _ in range(count):
+            box = await saved.fork_one(lease=Lease.DETACHED)
+            made.append(box.record)
+            if not json:
+                print(box.id, flush=True)
+        if json:
+            print_json(made)
+    return 0
+
+
+@command(app, "ls", examples=["ropewalk sandbox ls", "ropewalk sandbox ls --json"])
+async def ls(*, json: bool = False, place: Place = HERE) -> int:
+    """Lists the sandboxes that run, oldest first.
+
+    Args:
+        json: Print JSON.
+    """
+    from ropewalk.core.clock import utc
+
+    async with opened(place) as rw:
+        records = await rw.sandboxes.records()
+    if json:
+        print_json(list(records))
+        return 0
+    print_table(
+        ("sandbox", "driver", "since", "lease", ">memory MiB", "forked from"),
+        (
+            (r.id, r.driver, utc(r.created_s), r.spec.lease, r.spec.memory_bytes // MIB, r.snapshot or "")
+            for r in records
+        ),
+        empty="No sandbox runs. Next: ropewalk sandbox create",
+    )
+    return 0
+
+
+@command(app, "attach", examples=["ropewalk sandbox attach ID", "ropewalk sandbox attach ID -- python3"])
+async def attach(
+    sandbox: str, *words: Annotated[str, Parameter(allow_leading_hyphen=True)], place: Place = HERE
+) -> int:
+    """Opens a live shell in a sandbox. Leave it with exit or Ctrl-D; the sandbox keeps running.
+
+    Args:
+        sandbox: Its id.
+        words: Another program than /bin/sh.
+    """
+    from ropewalk.cli.terminal import interact
+
+    async with opened(place) as rw:
+        box = await rw.sandboxes.open(named(sandbox, "sandbox"))
+        return await interact(box, list(words) or ["/bin/sh"])
+
+
+@command(app, "kill", examples=["ropewalk sandbox kill ID", "ropewalk sandbox kill --all"])
+async def kill(*sandboxes: str, all: bool = False, place: Place = HERE) -> int:
+    """Ends sandboxes and removes everything that belonged to them.
+
+    Args:
+        sandboxes: Their ids.
+        all: All that run in this state directory.
+    """
+    if not sandboxes and not all:
+        raise CallerError("No sandbox was named.", next_step="give ids, or --all.")
+    async with opened(place) as rw:
+        ids = [r.id for r in await rw.sandboxes.records()] if all else [named(each, "sandbox") for each in sandboxes]
+        for each in ids:
+            await rw.sandboxes.destroy(each)
+            say(f"ended {each}")
+    return 0
+
+
+class _Ends(NamedTuple):
+    source: tuple[str, str] | None
+    target: tuple[str, str] | None
+
+
+def _inside(place: str) -> tuple[str, str] | None:
+    match = _INSIDE.match(place)
+    return (f"sandbox:{match[1]}", match[2]) if match else None
+
+
+def say_error(text: str) -> None:
+    """One line on standard error."""
+    print(text, file=sys.stderr)
