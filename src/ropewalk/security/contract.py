@@ -70,14 +70,14 @@ class Keys(Protocol):
         """
         ...
 
-    def revoke(self, pair_id: str, *, reason: str, from_index: int, at_index: int) -> PublicPair:
+    def revoke(self, pair_id: str, *, reason: str, from_index: int) -> PublicPair:
         """Ends the trust in a pair from the entry `from_index` on.
 
-        Where it is the active one, a new pair becomes active, from the entry `at_index` on. A revocation can be
-        made to reach further back later, never less far.
+        A revocation can be made to reach further back later, never less far.
 
         Raises:
-            CallerError: no such pair, no reason, or it is already revoked from an earlier entry.
+            CallerError: no such pair, no reason, it is the active one (rotate first), or it is already revoked from
+                an earlier entry.
         """
         ...
 

@@ -124,9 +124,15 @@ class FileKeys:
         self._prepare()
         with self._lock, locked(self.folder / "lock"):
             state = self._load()
-            return self._activate_new(state, at_index=at_index)
+            old = self._active_of(state)
+            if at_index < old.pair.from_index:
+                raise CallerError(f"{old.pair.id} signs from entry {old.pair.from_index} on, after entry {at_index}.")
+            state = _with_pair(state, old, _changed(old.pair, until_index=at_index, revoked=old.pair.revoked))
+            made = self._make(from_index=at_index)
+            self._save(KeysFile(active=made.pair.id, pairs=(*state.pairs, made)))
+            return made.pair
 
-    def revoke(self, pair_id: str, *, reason: str, from_index: int, at_index: int) -> PublicPair:
+    def revoke(self, pair_id: str, *, reason: str, from_index: int) -> PublicPair:
         """See `Keys.revoke`."""
         if not reason.strip() or from_index < 0:
             raise CallerError("A revocation needs a reason and the log entry that it begins with, from 0 on.")
@@ -137,17 +143,14 @@ class FileKeys:
             if stored is None:
                 known = ", ".join(stored.pair.id for stored in state.pairs)
                 raise CallerError(f"There is no key pair {pair_id!r}.", next_step=f"one of {known}.")
-            before = stored.pair.revoked
-            if before and before.from_index < from_index:
-                raise CallerError(f"{pair_id} is already revoked from entry {before.from_index} on.")
+            if state.active == pair_id:
+                raise CallerError(f"{pair_id} is the active key pair.", next_step="rotate first.")
+            if stored.pair.revoked and stored.pair.revoked.from_index < from_index:
+                raise CallerError(f"{pair_id} is already revoked from entry {stored.pair.revoked.from_index} on.")
             revocation = Revocation(reason=reason.strip(), from_index=from_index, time_s=self._clock.now_s())
             revoked = _changed(stored.pair, until_index=stored.pair.until_index, revoked=revocation)
-            state = _with_pair(state, stored, revoked)
-            if state.active == pair_id:
-                self._activate_new(state, at_index=at_index)
-            else:
-                self._save(state)
-            return next(stored.pair for stored in self._load().pairs if stored.pair.id == pair_id)
+            self._save(_with_pair(state, stored, revoked))
+            return revoked
 
     def trust_root(self) -> TrustRoot:
         """See `Keys.trust_root`."""
@@ -164,15 +167,6 @@ class FileKeys:
         except OSError as error:
             raise UnavailableError(f"{self.folder} cannot be made: {error.strerror or error}.") from error
         check_private(self.folder, folder=True)
-
-    def _activate_new(self, state: KeysFile, *, at_index: int) -> PublicPair:
-        old = self._active_of(state)
-        if at_index < old.pair.from_index:
-            raise CallerError(f"{old.pair.id} signs from entry {old.pair.from_index} on, after entry {at_index}.")
-        state = _with_pair(state, old, _changed(old.pair, until_index=at_index, revoked=old.pair.revoked))
-        made = self._make(from_index=at_index)
-        self._save(KeysFile(active=made.pair.id, pairs=(*state.pairs, made)))
-        return made.pair
 
     def _make(self, *, from_index: int) -> StoredPair:
         keys: dict[Algorithm, PrivateKey] = {

@@ -1,0 +1,94 @@
+"""Who made what out of what: the questions that `trace`, `taint` and `verify` ask, and an answer in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, Protocol
+
+from ropewalk.provenance.intoto import Statement, kind_of
+from ropewalk.provenance.statement import Link
+
+MADE_KINDS: Final = frozenset({"raw", "commit", "task", "snapshot", "episode", "trajectory", "verdict", "reward"})
+"""Kinds of things that a chain must explain: used without a statement that made them, the chain is incomplete.
+Specifications and settings (graders, images, policies) may be inputs without a maker."""
+
+
+class Lineage(Protocol):
+    """A graph of statements, each known by its index in the log."""
+
+    def ancestors(self, sha256: str) -> tuple[int, ...]:
+        """All statements that led to a thing, those that made it included, in log order."""
+        ...
+
+    def descendants(self, sha256: str) -> tuple[int, ...]:
+        """All statements that used a thing, or something made from it, in log order."""
+        ...
+
+
+class MemoryLineage:
+    """A lineage in dictionaries, out of statements that are at hand."""
+
+    def __init__(self, statements: Mapping[int, Statement]) -> None:
+        self._statements = statements
+        self.makers: dict[str, list[int]] = {}
+        """sha256 → statements whose subject it is, in log order."""
+        self.users: dict[str, list[int]] = {}
+        """sha256 → statements whose input it is."""
+        for index in sorted(statements):
+            for link in statements[index].subjects:
+                self.makers.setdefault(link.sha256, []).append(index)
+            for link in statements[index].inputs:
+                self.users.setdefault(link.sha256, []).append(index)
+
+    def ancestors(self, sha256: str) -> tuple[int, ...]:
+        """See `Lineage.ancestors`."""
+        return self._walk((sha256,), self.makers, lambda statement: statement.inputs)
+
+    def ancestors_of_all(self, digests: Iterable[str]) -> tuple[int, ...]:
+        """The ancestors of several things in one walk."""
+        return self._walk(digests, self.makers, lambda statement: statement.inputs)
+
+    def descendants(self, sha256: str) -> tuple[int, ...]:
+        """See `Lineage.descendants`."""
+        return self._walk((sha256,), self.users, lambda statement: statement.subjects)
+
+    def _walk(
+        self, start: Iterable[str], steps: dict[str, list[int]], onward: Callable[[Statement], tuple[Link, ...]]
+    ) -> tuple[int, ...]:
+        found: set[int] = set()
+        waiting = list(start)
+        seen = set(waiting)
+        while waiting:
+            for index in steps.get(waiting.pop(), ()):
+                if index not in found:
+                    found.add(index)
+                    fresh = {link.sha256 for link in onward(self._statements[index])} - seen
+                    seen |= fresh
+                    waiting.extend(fresh)
+        return tuple(sorted(found))
+
+
+def gaps(
+    index: int, statement: Statement, makers: Mapping[str, list[int]], subjects: Mapping[int, Statement]
+) -> list[str]:
+    """What is wrong with a statement's inputs, in words: not made by anybody, made later, or another kind of thing.
+
+    Args:
+        index: the statement's.
+        statement: whose inputs are looked at.
+        makers: sha256 → statements that made it.
+        subjects: index → statement, for all makers.
+    """
+    problems = []
+    for link in statement.inputs:
+        made_by = makers.get(link.sha256, [])
+        if not made_by:
+            if kind_of(link) in MADE_KINDS:
+                problems.append(f"no statement says how {link.name} ({link.sha256[:12]}) was made")
+            continue
+        kinds = {kind_of(s) for i in made_by for s in subjects[i].subjects if s.sha256 == link.sha256}
+        if kind_of(link) not in kinds:
+            problems.append(f"{link.name} was made as {', '.join(sorted(kinds))}, and is used as {kind_of(link)}")
+        elif min(made_by) >= index:
+            problems.append(f"{link.name} was recorded only after it was used")
+    return problems
