@@ -29,6 +29,11 @@ SANDBOX_IDLE_TIMEOUT_S: Final = 900.0
 SNAPSHOT_LAYERS_MAX: Final = 16
 """Layers of one root file system before a snapshot is flattened; overlayfs fails at some dozens."""
 
+# Directory trees: layers, and the saved state of sandboxes
+TREE_DEPTH_MAX: Final = 128
+TREE_MEMBERS_MAX: Final = 500_000
+TREE_BYTES_MAX: Final = 8 * GIB
+
 # Bundles
 BUNDLE_FILES_MAX: Final = 200
 BUNDLE_FILE_BYTES_MAX: Final = 2 * MIB
@@ -48,6 +53,8 @@ ARCHIVE_NAME_BYTES_MAX: Final = 255
 DOWNLOAD_BYTES_MAX: Final = 64 * MIB
 DOWNLOAD_TIMEOUT_S: Final = 30.0
 """Without a byte from the other side."""
+DOWNLOAD_TOTAL_TIMEOUT_S: Final = 600.0
+"""Of one file's body, however steadily it drips."""
 DOWNLOAD_ATTEMPTS_MAX: Final = 4
 
 # Documents

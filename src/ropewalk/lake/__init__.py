@@ -1,1 +1,52 @@
-"""Immutable raw zone and commits."""
+"""Immutable raw zone and commits: what entered, from where, on what terms, and which version holds it."""
+
+from __future__ import annotations
+
+from ropewalk.lake.archives import ArchiveError, ArchiveFault, Caps, Unpacked, canonical_tar, survey, unpack
+from ropewalk.lake.commits import BranchMovedError, diff
+from ropewalk.lake.downloads import Fetcher, Progress
+from ropewalk.lake.index_url import index_url
+from ropewalk.lake.ingest import Terms
+from ropewalk.lake.lake import Lake, Verified
+from ropewalk.lake.pypi import read_pins
+from ropewalk.lake.records import (
+    Attestation,
+    Change,
+    Commit,
+    IngestResult,
+    LicenceBasis,
+    LicenceRecord,
+    Pin,
+    RawRecord,
+    Release,
+    Step,
+)
+
+__all__ = [
+    "ArchiveError",
+    "ArchiveFault",
+    "Attestation",
+    "BranchMovedError",
+    "Caps",
+    "Change",
+    "Commit",
+    "Fetcher",
+    "IngestResult",
+    "Lake",
+    "LicenceBasis",
+    "LicenceRecord",
+    "Pin",
+    "Progress",
+    "RawRecord",
+    "Release",
+    "Step",
+    "Terms",
+    "Unpacked",
+    "Verified",
+    "canonical_tar",
+    "diff",
+    "index_url",
+    "read_pins",
+    "survey",
+    "unpack",
+]

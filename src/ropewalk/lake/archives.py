@@ -18,7 +18,7 @@ from ropewalk.core.records import Record
 from ropewalk.lake.members import DEFAULT_CAPS, ArchiveError, ArchiveFault, Caps, Ledger
 from ropewalk.lake.readers import Member, walk
 
-__all__ = ["DEFAULT_CAPS", "ArchiveError", "ArchiveFault", "Caps", "Unpacked", "canonical_tar", "read_first", "unpack"]
+__all__ = ["DEFAULT_CAPS", "ArchiveError", "ArchiveFault", "Caps", "Unpacked", "canonical_tar", "survey", "unpack"]
 
 _CHUNK_BYTES: Final = 256 * 1024
 
@@ -57,9 +57,7 @@ def unpack(source: Path | bytes, destination: Path, *, caps: Caps = DEFAULT_CAPS
     with _staged(destination) as staging:
         writer = _Writer(staging, name or (source.name if isinstance(source, Path) else "<bytes>"))
         ledger = walk(source, caps, writer.visit, name=name)
-        writer.copy_links(ledger)
-        if not writer.files:
-            raise ledger.fault(ArchiveFault.NOT_ARCHIVE, "it holds no file")
+        writer.copy_links()
         for folder, _, _ in os.walk(staging):
             Path(folder).chmod(0o755)  # whatever the umask
         try:
@@ -74,32 +72,37 @@ def unpack(source: Path | bytes, destination: Path, *, caps: Caps = DEFAULT_CAPS
     )  # fmt: skip
 
 
-def read_first(
+def survey(
     source: Path | bytes, wanted: Callable[[str], bool], *, bytes_max: int, caps: Caps = DEFAULT_CAPS, name: str = ""
-) -> tuple[str, bytes] | None:
-    """Path and content of the first regular file whose path is wanted; None if there is none.
+) -> dict[str, bytes]:
+    """Reads an archive to its end without writing it, as strictly as `unpack`, and returns some of its files.
 
-    Only what stands before that file is checked.
+    Args:
+        wanted: which paths' contents to return; links are not followed.
+        bytes_max: of each of these.
 
     Raises:
-        ArchiveError: refused, or that file is larger than `bytes_max`.
+        ArchiveError: refused, or a wanted file is too large.
         CallerError: no such file.
     """
-    found: list[tuple[str, bytes]] = []
+    found: dict[str, bytes] = {}
+    label = name or (source.name if isinstance(source, Path) else "<bytes>")
 
-    def visit(member: Member, content: Callable[[], IO[bytes]]) -> bool:
-        if member.directory or member.link is not None or not wanted(member.path):
-            return True
-        if member.size > bytes_max:
-            raise ArchiveError(
-                name, ArchiveFault.TOO_LARGE, f"{member.size} bytes, {bytes_max} allowed", member=member.path
-            )
+    def visit(member: Member, content: Callable[[], IO[bytes]]) -> None:
+        if member.directory or member.link is not None:
+            return
+        keep = wanted(member.path)
+        if keep and member.size > bytes_max:
+            detail = f"{member.size} bytes, {bytes_max} allowed"
+            raise ArchiveError(label, ArchiveFault.TOO_LARGE, detail, member=member.path)
         with content() as reader:
-            found.append((member.path, reader.read(bytes_max)))
-        return False
+            if keep:
+                found[member.path] = reader.read()
+            while reader.read(_CHUNK_BYTES):
+                pass
 
-    walk(source, caps, visit, name=name)
-    return found[0] if found else None
+    walk(source, caps, visit, name=label)
+    return found
 
 
 def canonical_tar(files: Mapping[str, bytes], *, executable: Collection[str] = ()) -> bytes:
@@ -132,36 +135,26 @@ class _Writer:
     def __init__(self, root: Path, archive: str) -> None:
         self._root = root
         self._archive = archive
-        self._links: list[Member] = []
-        self._sizes: dict[str, int] = {}
+        self._links: dict[str, str] = {}
         self.files: dict[str, str] = {}
 
-    def visit(self, member: Member, content: Callable[[], IO[bytes]]) -> bool:
+    def visit(self, member: Member, content: Callable[[], IO[bytes]]) -> None:
         if member.directory:
             with self._writing():
                 (self._root / member.path).mkdir(parents=True, exist_ok=True, mode=0o755)
         elif member.link is not None:
-            self._links.append(member)
+            self._links[member.path] = member.link
         else:
             with content() as reader:
                 self._write(member, reader)
-        return True
 
-    def copy_links(self, ledger: Ledger) -> None:
-        """Gives links the content of the regular files they name, once those are all there."""
-        regular = frozenset(self._sizes)
-        for member in self._links:
-            assert member.link is not None
-            if member.link not in regular:
-                raise ledger.fault(
-                    ArchiveFault.LINK, f"a link to {member.link[:200]!r}, no file of it", member=member.path
-                )
-            ledger.count(self._sizes[member.link], member=member.path)
+    def copy_links(self) -> None:
+        """Gives links the content of the regular files they name, which are all there by now."""
+        for path, target in self._links.items():
             with self._writing():
-                target = self._root / member.path
-                target.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
-                shutil.copy(self._root / member.link, target)
-            self.files[member.path] = self.files[member.link]
+                (self._root / path).parent.mkdir(parents=True, exist_ok=True, mode=0o755)
+                shutil.copy(self._root / target, self._root / path)
+            self.files[path] = self.files[target]
 
     def _write(self, member: Member, reader: IO[bytes]) -> None:
         state = hashlib.sha256()
@@ -182,7 +175,6 @@ class _Writer:
             os.close(descriptor)
         if written != member.size:
             raise ArchiveError(self._archive, ArchiveFault.DAMAGED, "it is truncated", member=member.path)
-        self._sizes[member.path] = written
         self.files[member.path] = state.hexdigest()
 
     @contextlib.contextmanager

@@ -84,16 +84,14 @@ class Ledger:
         self._members = 0
         self._bytes = 0
         self._files: set[str] = set()
+        self._sizes: dict[str, int] = {}
+        self._links: dict[str, str] = {}
         self._folders: set[str] = set()
         self._spellings: dict[str, str] = {}
 
     @property
     def bytes_unpacked(self) -> int:
         return self._bytes
-
-    @property
-    def files(self) -> int:
-        return len(self._files)
 
     def fault(self, fault: ArchiveFault, detail: str, *, member: str = "") -> ArchiveError:
         """The error to raise, with the archive's name in it."""
@@ -130,17 +128,36 @@ class Ledger:
         return path
 
     def count(self, size: int, *, member: str) -> None:
-        """Counts a file's unpacked bytes.
+        """Counts a regular file's unpacked bytes.
 
         Raises:
             ArchiveError: too large, or out of proportion to the packed size.
         """
         self._bytes += size
+        self._sizes[member] = size
         if size < 0:
             raise self.fault(ArchiveFault.DAMAGED, "a negative size", member=member)
         if self._bytes > self._caps.bytes_max:
             raise self.fault(ArchiveFault.TOO_LARGE, f"more than {self._caps.bytes_max} bytes unpacked", member=member)
         self.check_ratio(self._bytes, member=member)
+
+    def link(self, target: str, *, member: str) -> None:
+        """Notes a link, for `finish` to check: its target may come later."""
+        self._links[member] = target
+
+    def finish(self) -> None:
+        """Checks that links lead to regular files, and counts the copies that they become.
+
+        Raises:
+            ArchiveError: one does not; or the copies are too large; or there was no file at all.
+        """
+        if not self._sizes:
+            raise self.fault(ArchiveFault.NOT_ARCHIVE, "it holds no file")
+        regular = dict(self._sizes)
+        for member, target in self._links.items():
+            if target not in regular:
+                raise self.fault(ArchiveFault.LINK, f"a link to {target[:200]!r}, no file of it", member=member)
+            self.count(regular[target], member=member)
 
     def check_ratio(self, unpacked: int, *, member: str = "") -> None:
         """Raises `ArchiveError` where so many bytes are out of proportion to the packed size."""

@@ -43,12 +43,12 @@ class Member(Record):
     """Path of the file in the archive whose content this member shares."""
 
 
-Visit = Callable[[Member, Callable[[], IO[bytes]]], bool]
-"""Gets a member and what opens its content; returns whether to go on."""
+Visit = Callable[[Member, Callable[[], IO[bytes]]], None]
+"""Gets a member and what opens its content."""
 
 
 def walk(source: Path | bytes, caps: Caps, visit: Visit, *, name: str = "") -> Ledger:
-    """Visits every member in the archive's order.
+    """Visits every member in the archive's order, then checks the archive's end and its links.
 
     Args:
         source: the archive: a file, or its bytes.
@@ -83,6 +83,7 @@ def walk(source: Path | bytes, caps: Caps, visit: Visit, *, name: str = "") -> L
             if error.errno == errno.EINVAL:
                 raise ledger.fault(ArchiveFault.DAMAGED, "it points outside itself") from error
             raise UnavailableError(f"Archive {label} cannot be read: {error.strerror or error}.") from error
+        ledger.finish()
     return ledger
 
 
@@ -131,8 +132,7 @@ def _walk_tar(file: IO[bytes], ledger: Ledger, visit: Visit) -> None:
             path = ledger.enter(entry.name, directory=entry.isdir())
             member = _tar_member(entry, path, ledger)
             # `extractfile` follows links by itself: it is given regular files alone.
-            if not visit(member, lambda entry=entry: _required(tar.extractfile(entry))):  # type: ignore[misc]
-                return
+            visit(member, lambda entry=entry: _required(tar.extractfile(entry)))  # type: ignore[misc]
         end = tar.offset
     # The parser takes a broken header for the end: what follows must be the zeros of a real one.
     file.seek(end)
@@ -151,12 +151,13 @@ def _tar_member(entry: tarfile.TarInfo, path: str, ledger: Ledger) -> Member:
     if entry.issym() or entry.islnk():
         base = path.rpartition("/")[0] if entry.issym() else ""
         link = _link_target(base, entry.linkname, path, ledger)
+        ledger.link(link, member=path)
         return Member(path=path, directory=False, executable=False, size=0, link=link)
     if entry.type not in (tarfile.REGTYPE, tarfile.AREGTYPE):
         sparse = entry.type == tarfile.GNUTYPE_SPARSE
         fault = ArchiveFault.UNSUPPORTED if sparse else ArchiveFault.SPECIAL
         raise ledger.fault(fault, "neither file, directory nor link", member=path)
-    if entry.sparse is not None:  # type: ignore[attr-defined]
+    if entry.sparse is not None:
         raise ledger.fault(ArchiveFault.UNSUPPORTED, "a sparse file", member=path)
     if entry.mode & (stat.S_ISUID | stat.S_ISGID):
         raise ledger.fault(ArchiveFault.SETUID, "a setuid or setgid file", member=path)
@@ -193,8 +194,7 @@ def _walk_zip(file: IO[bytes], ledger: Ledger, visit: Visit) -> None:
                 path=path, directory=directory, executable=bool(mode & 0o100) and not directory,
                 size=0 if directory else entry.file_size, link=None,
             )  # fmt: skip
-            if not visit(member, lambda entry=entry: archive.open(entry)):  # type: ignore[misc]
-                return
+            visit(member, lambda entry=entry: archive.open(entry))  # type: ignore[misc]
 
 
 def _check_zip_entry(entry: zipfile.ZipInfo, mode: int, path: str, ledger: Ledger) -> None:
