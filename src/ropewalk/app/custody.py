@@ -7,23 +7,36 @@ machine that cannot run a sandbox.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from ropewalk.app.configuration import BlobSettings, KeySettings, SandboxSettings, open_profile
 from ropewalk.core.errors import CallerError
+from ropewalk.lake.ingest import Terms
+from ropewalk.lake.lake import Lake
+from ropewalk.lake.records import IngestResult, Step
+from ropewalk.lake.sources import PypiSource, parse_source
 from ropewalk.machinery.profile import Profile
+from ropewalk.provenance.graph import LineageIndex
 from ropewalk.provenance.log import Log, revoke_keys, rotate_keys
+from ropewalk.provenance.recorder import LogRecorder
+from ropewalk.provenance.statement import Activity, Link, StatementDraft
+from ropewalk.provenance.trace import Taint, Trace, taint, trace
 from ropewalk.security.drivers import DRIVERS as KEY_DRIVERS
 from ropewalk.security.tenants import check_tenant
 from ropewalk.security.trust import PublicPair
 from ropewalk.store.blobs import open_blobs
+from ropewalk.store.database import Database
 from ropewalk.store.layout import Layout, default_state_dir
 
 if TYPE_CHECKING:
     from ropewalk.security.drivers.file import FileKeys
+
+_SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
 
 class Custody:
@@ -36,6 +49,7 @@ class Custody:
         self.blobs = open_blobs(profile.family(BlobSettings).uri or layout.blobs)
         self.keys = _open_keys(profile.family(KeySettings), layout, passphrase=passphrase)
         self.log = Log(layout.log, self.keys)
+        self.lake = Lake(layout, self.blobs)
 
     @classmethod
     @contextmanager
@@ -57,6 +71,66 @@ class Custody:
         finally:
             opened.close()
 
+    @cached_property
+    def database(self) -> Database:
+        """The state database, opened on first use."""
+        return Database.open(self.layout.database)
+
+    @cached_property
+    def lineage(self) -> LineageIndex:
+        """Who made what out of what; caught up with the log when first used."""
+        index = LineageIndex(self.database, self.log)
+        if self.log.exists:
+            index.catch_up()
+        return index
+
+    @cached_property
+    def recorder(self) -> LogRecorder:
+        """Signs and logs. The first use makes keys where there are none."""
+        self.keys.create()
+        return LogRecorder(self.log, self.lineage)
+
+    def ingest(
+        self, source: str, *, terms: Terms, versions: Sequence[str] = (), message: str = "", **settings: Any
+    ) -> IngestResult:
+        """Brings a source into the lake and signs what it did.
+
+        Args:
+            source: `pypi:NAME`, `pypi:NAME==VERSION`, a directory or an archive.
+            terms: who vouches, and the licence where the source states none.
+            versions: releases of `pypi:NAME`.
+            message: of the commit.
+            settings: further ones of `Lake.ingest`.
+
+        Raises:
+            DeniedError: the profile does not allow such sources.
+            CallerError, IntegrityError, UnavailableError: as `Lake.ingest`.
+        """
+        self.profile.allow_source(source_kind(source))
+        result = self.lake.ingest(
+            source, tenant=self.tenant, terms=terms, versions=versions, message=message, **settings
+        )
+        self.recorder.record(tuple(_draft(step) for step in result.steps))
+        return result
+
+    def trace(self, name: str) -> Trace:
+        """The chain behind a reward, verdict, task … by its name or sha256; signatures are checked on the way.
+
+        Raises:
+            CallerError: nothing of that name was ever made.
+            IntegrityError: a statement is not what was signed.
+        """
+        return trace(self._subject(name), log=self.log, lineage=self.lineage)
+
+    def taint(self, name: str) -> Taint:
+        """Everything that was made from a raw file, a task … by its name or sha256."""
+        return taint(self._subject(name), log=self.log, lineage=self.lineage)
+
+    def _subject(self, name: str) -> str:
+        if not self.log.exists:
+            raise CallerError("Nothing was ever recorded here.", next_step="`ropewalk demo` makes a first run.")
+        return name if _SHA256.fullmatch(name) else self.lineage.find(name)
+
     def rotate_keys(self) -> PublicPair:
         """See `provenance.log.rotate_keys`."""
         return rotate_keys(self.log)
@@ -66,7 +140,30 @@ class Custody:
         return revoke_keys(self.log, pair_id, reason=reason, from_index=from_index)
 
     def close(self) -> None:
-        """Lets go of files."""
+        """Lets go of the database."""
+        if "database" in self.__dict__:
+            self.database.close()
+
+
+def source_kind(source: str) -> str:
+    """What a profile calls a source: `pypi`, `directory` or `archive`.
+
+    Raises:
+        CallerError: it is none of them.
+    """
+    parsed = parse_source(source)
+    return "pypi" if isinstance(parsed, PypiSource) else "directory" if parsed.directory else "archive"
+
+
+def _draft(step: Step) -> StatementDraft:
+    return StatementDraft(
+        activity=Activity(step.activity),
+        subjects=tuple(Link(name=name, sha256=sha256) for name, sha256 in step.subjects),
+        inputs=tuple(Link(name=name, sha256=sha256) for name, sha256 in step.inputs),
+        predicate=step.facts,
+        started_s=step.started_s,
+        ended_s=step.ended_s,
+    )
 
 
 def _open_keys(settings: KeySettings, layout: Layout, *, passphrase: str) -> FileKeys:

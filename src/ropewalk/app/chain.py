@@ -1,0 +1,89 @@
+"""A trace as a tree that people can read: from a reward down to the raw files and their licences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from ropewalk.provenance.trace import Trace, TracedStatement, TraceNode
+
+_SHOWN: Final[dict[str, tuple[str, ...]]] = {
+    "ingest": ("name", "source", "bytes"),
+    "commit": ("message",),
+    "derive": ("what", "how"),
+    "admit": ("name", "kind"),
+    "snapshot": ("driver",),
+    "episode": ("policy", "steps", "termination"),
+    "verdict": ("status", "score", "cause", "level"),
+    "reward": ("value", "cause", "policy"),
+}
+"""Facts worth a place in the tree, by activity."""
+_ORDER: Final = ("verdict", "episode", "bundle", "snapshot", "task", "commit", "raw")
+LINE_MAX: Final = 150
+
+
+def chain_lines(trace: Trace) -> list[str]:
+    """The whole chain, one line per thing, then its sources, then what is missing."""
+    nodes = {node.sha256: node for node in trace.nodes}
+    lines = list(_tree(nodes, trace.subject, set(), "", ""))
+    lines += ["", "Sources:"]
+    lines += [line for node in trace.sources for line in source_lines(node)] or ["  none"]
+    statements = {statement.digest for node in trace.nodes for statement in node.made_by}
+    signers = {statement.signed_by for node in trace.nodes for statement in node.made_by}
+    lines += ["", f"{len(statements)} statements, every signature checked; signed by {', '.join(sorted(signers))}."]
+    lines.append("The chain is complete." if trace.complete else "The chain is not complete:")
+    lines += [f"  {problem}" for problem in trace.problems]
+    return lines
+
+
+def source_lines(node: TraceNode) -> Iterator[str]:
+    """A raw file: what it is, under which licence, and who vouches for it."""
+    facts = node.made_by[0].facts if node.made_by else {}
+    licence: dict[str, Any] = facts.get("licence") or {}
+    attestation: dict[str, Any] = facts.get("attestation") or {}
+    yield f"  {facts.get('name', node.name)}  sha256 {node.sha256}"
+    yield f"    from {facts.get('source', 'unknown')}, retrieved {node.made_by[0].ended if node.made_by else 'never'}"
+    if licence:
+        yield f"    licence {licence.get('expression')} ({licence.get('basis')}: {licence.get('stated')!r})"
+    if attestation:
+        yield f"    {attestation.get('claim')}, attested by {attestation.get('who')}"
+
+
+def _tree(nodes: dict[str, TraceNode], sha256: str, seen: set[str], lead: str, branch: str) -> Iterator[str]:
+    """Depth first; a thing that was shown already is named, but not unfolded again."""
+    node = nodes.get(sha256)
+    if node is None:
+        return
+    repeated = sha256 in seen and bool(node.inputs)
+    yield _cut(f"{lead}{branch}{_line(node)}{'  (see above)' if repeated else ''}")
+    if repeated:
+        return
+    seen.add(sha256)
+    below = lead + {"": "", "├─ ": "│  ", "└─ ": "   "}[branch]
+    children = sorted((each for each in node.inputs if each in nodes), key=lambda each: _rank(nodes[each]))
+    for place, child in enumerate(children):
+        yield from _tree(nodes, child, seen, below, "└─ " if place == len(children) - 1 else "├─ ")
+
+
+def _line(node: TraceNode) -> str:
+    if not node.made_by:
+        return f"{node.name}  (given)"
+    made = node.made_by[-1]
+    return f"{node.name}  {_facts(made)}  [{made.activity} #{made.index}, {made.ended[:19]}Z]"
+
+
+def _facts(made: TracedStatement) -> str:
+    shown = []
+    for name in _SHOWN.get(str(made.activity), ()):
+        value = made.facts.get(name)
+        if isinstance(value, str | int | float | bool) or (value is None and name in ("value", "score")):
+            shown.append(str("unscored" if value is None else value))
+    return ", ".join(text for text in shown if text)
+
+
+def _rank(node: TraceNode) -> tuple[int, str]:
+    return (_ORDER.index(node.kind) if node.kind in _ORDER else len(_ORDER), node.name)
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= LINE_MAX else line[: LINE_MAX - 1] + "…"

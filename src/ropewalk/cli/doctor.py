@@ -1,0 +1,55 @@
+"""`ropewalk doctor`: what this machine can do."""
+
+from __future__ import annotations
+
+from ropewalk.cli.apps import HERE, Place, verb
+from ropewalk.cli.output import print_json, say
+
+app = verb("doctor", examples=["ropewalk doctor", "ropewalk doctor --offline --json"])
+
+EXIT_UNAVAILABLE = 7
+_MARKS = {"ok": ("✓", "green"), "limited": ("!", "yellow"), "missing": ("✗", "red")}
+
+
+@app.default
+def doctor(*, offline: bool = False, json: bool = False, place: Place = HERE) -> int:
+    """Tries what the main job needs, driver by driver, and says how to get what is missing.
+
+    Exits with 7 where the main job cannot run here.
+
+    Args:
+        offline: Do not ask the package index.
+        json: Print JSON.
+    """
+    from ropewalk.app.configuration import SandboxSettings, open_profile
+    from ropewalk.app.doctor import examine
+    from ropewalk.sandbox import drivers
+    from ropewalk.store.layout import Layout, default_state_dir
+
+    profile = open_profile(place.profile)
+    layout = Layout(place.state or default_state_dir())
+    found = examine(
+        profile,
+        layout,
+        probe=lambda: drivers.load(profile.family(SandboxSettings).driver, layout).probe(),
+        keys_exist=(layout.keys / "keys.json").exists(),
+        network=not offline,
+    )
+    if json:
+        print_json(found)
+        return 0 if found.ready else EXIT_UNAVAILABLE
+    area = ""
+    for check in found.checks:
+        if check.area != area:
+            area = check.area
+            say(area, style="bold")
+        mark, style = _MARKS[check.state]
+        say(f"  {mark} {check.name}: {check.detail}", style=style if check.state != "ok" else "")
+        if check.next_step:
+            say(f"      next: {check.next_step}", style="dim")
+    say()
+    if found.ready:
+        say("This machine can run the main job. Next: ropewalk demo", style="green")
+        return 0
+    say("This machine cannot run the main job yet; see the lines marked ✗.", style="red")
+    return EXIT_UNAVAILABLE

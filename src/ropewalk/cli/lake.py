@@ -1,0 +1,120 @@
+"""`ropewalk lake`: the raw zone and its commits."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from ropewalk.cli.apps import HERE, Place, command, noun
+from ropewalk.cli.board import Board
+from ropewalk.cli.output import print_json, print_table, say
+from ropewalk.cli.session import custody
+from ropewalk.core.clock import utc
+from ropewalk.core.errors import CallerError
+
+app = noun("lake", "The raw zone, where sources enter with their licence and are never changed, and its commits.")
+
+ATTESTED_BY = "operator of this installation"
+
+
+@command(
+    app,
+    "ingest",
+    examples=[
+        "ropewalk lake ingest pypi:toolz==1.0.0",
+        "ropewalk lake ingest pypi:more-itertools --latest 3",
+        "ropewalk lake ingest ./mypackage --licence Apache-2.0 --attested-by 'data office, example.org'",
+    ],
+)
+def ingest(
+    *sources: str,
+    version: Annotated[list[str] | None, Parameter(name="--version")] = None,
+    latest: int | None = None,
+    licence: str | None = None,
+    attested_by: str = ATTESTED_BY,
+    message: str = "",
+    json: bool = False,
+    place: Place = HERE,
+) -> int:
+    """Brings sources into the raw zone, commits them and signs who vouches for them.
+
+    Args:
+        sources: pypi:NAME==VERSION, pypi:NAME with --version or --latest, a directory, or an archive.
+        version: Release of pypi:NAME; may be repeated.
+        latest: So many of the newest releases of pypi:NAME.
+        licence: SPDX expression, where the source states none.
+        attested_by: Role or organisation that states that there is no human data in it.
+        message: Of the commit.
+        json: Print JSON.
+    """
+    from ropewalk.lake.ingest import Terms
+
+    if not sources:
+        raise CallerError("No source was named.", next_step="give pypi:NAME==VERSION, a directory or an archive.")
+    terms = Terms(attested_by=attested_by, licence=licence)
+    results = []
+    with custody(place) as kept, Board(quiet=json) as board:
+        board.begin("Ingest", total=len(sources))
+        for source in sources:
+            versions = list(version or ())
+            if latest is not None and source.startswith("pypi:"):
+                kept.profile.allow_source("pypi")
+                releases = kept.lake.list_releases(source.removeprefix("pypi:"))
+                versions += [release.version for release in releases[-latest:]]
+            results.append(kept.ingest(source, terms=terms, versions=versions, message=message))
+            board.advance(f"{source}: {len(results[-1].stored)} new files")
+    if json:
+        print_json(results)
+        return 0
+    for result in results:
+        for record in result.records:
+            new = "new" if record.sha256 in result.stored else "was there"
+            say(f"{record.id}  {record.name}  {record.licence.expression}  {record.bytes} bytes  ({new})")
+    say(f"{results[-1].commit.id} on main holds {len(results[-1].commit.entries)} files.")
+    return 0
+
+
+@command(app, "log", examples=["ropewalk lake log", "ropewalk lake log --json"])
+def log(branch: str = "main", *, count: int = 50, json: bool = False, place: Place = HERE) -> int:
+    """Lists the commits of a branch, newest first.
+
+    Args:
+        branch: Its name.
+        count: At most so many.
+        json: Print JSON.
+    """
+    with custody(place) as kept:
+        commits = kept.lake.log(branch, tenant=kept.tenant, count_max=count)
+    if json:
+        print_json([{"id": commit.id, "commit": commit} for commit in commits])
+        return 0
+    print_table(
+        ("commit", "when", ">files", "message"),
+        ((each.id, utc(each.created_s), len(each.entries), each.message) for each in commits),
+        empty=f"The branch {branch} has no commit. Next: ropewalk lake ingest SOURCE",
+    )
+    return 0
+
+
+@command(app, "ls", examples=["ropewalk lake ls", "ropewalk lake ls --json"])
+def ls(*, json: bool = False, place: Place = HERE) -> int:
+    """Lists all raw files with their licences.
+
+    Args:
+        json: Print JSON.
+    """
+    with custody(place) as kept:
+        records = kept.lake.records(tenant=kept.tenant)
+    if json:
+        print_json([{"id": record.id, "record": record} for record in records])
+        return 0
+    print_table(
+        ("raw file", "name", ">bytes", "licence", "source", "attested by"),
+        (
+            (r.id, r.name, r.bytes, r.licence.expression, r.source, r.attestation.who)
+            for r in sorted(records, key=lambda each: each.name)
+        ),
+        empty="The raw zone is empty. Next: ropewalk lake ingest SOURCE",
+    )
+    return 0

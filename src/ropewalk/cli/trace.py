@@ -1,0 +1,34 @@
+"""`ropewalk trace`: from a reward back to the raw files."""
+
+from __future__ import annotations
+
+from ropewalk.cli.apps import HERE, Place, verb
+from ropewalk.cli.output import print_json, say
+from ropewalk.cli.session import custody
+
+app = verb("trace", examples=["ropewalk trace reward:01JDY…", "ropewalk trace task:0123… --json"])
+
+EXIT_INCOMPLETE = 4
+
+
+@app.default
+def trace(subject: str, *, json: bool = False, place: Place = HERE) -> int:
+    """Shows the whole chain behind a reward, back to the raw files and their licences.
+
+    Every statement of the chain is read from the log and its signatures are checked. Exits with 4 where the chain
+    does not reach raw files, with 5 where a statement was tampered with.
+
+    Args:
+        subject: A reward's id; or that of a verdict, an episode, a task, a commit; or a sha256.
+        json: Print JSON.
+    """
+    from ropewalk.app.chain import chain_lines
+
+    with custody(place) as kept:
+        found = kept.trace(subject if ":" in subject or len(subject) == 64 else f"reward:{subject}")
+    if json:
+        print_json({"complete": found.complete, "sources": list(found.sources), "trace": found})
+    else:
+        for line in chain_lines(found):
+            say(line)
+    return 0 if found.complete else EXIT_INCOMPLETE

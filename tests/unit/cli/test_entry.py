@@ -1,0 +1,125 @@
+"""Exit codes, error blocks and what the command line does not load."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from ropewalk.cli import entry
+from ropewalk.cli.commands import entries, top_help
+from ropewalk.core.errors import CallerError, DeniedError, IntegrityError, RopewalkError, UnavailableError
+
+
+def fail_with(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    def dispatch(words: list[str]) -> int:
+        raise error
+
+    monkeypatch.setattr(entry, "_dispatch", dispatch)
+    monkeypatch.delenv("ROPEWALK_DEBUG", raising=False)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (CallerError("a", next_step="b"), 2),
+        (IntegrityError("a", next_step="b"), 5),
+        (DeniedError("a", rule="some rule", next_step="b"), 6),
+        (UnavailableError("a", next_step="b"), 7),
+        (ExceptionGroup("g", [ValueError("v"), ExceptionGroup("h", [CallerError("a", next_step="b")])]), 2),
+        (ExceptionGroup("g", [CallerError("x"), IntegrityError("a", next_step="b")]), 5),
+    ],
+)
+def test_every_error_is_one_block_and_its_code(
+    error: Exception, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fail_with(monkeypatch, error)
+    assert entry.main(["x"]) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines()[0] == "error: a" and err.splitlines()[-1] == " next: b"
+    assert "Traceback" not in err
+    assert ("rule: some rule" in err) == isinstance(error, DeniedError)
+
+
+def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    fail_with(monkeypatch, CallerError("a"))
+    monkeypatch.setenv("ROPEWALK_DEBUG", "1")
+    assert entry.main(["x"]) == 2
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_interrupt_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    fail_with(monkeypatch, KeyboardInterrupt("ropewalk run --resume run:1"))
+    assert entry.main(["x"]) == 130
+    assert "--resume run:1" in capsys.readouterr().err
+
+
+def test_system_errors_and_defects(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    fail_with(monkeypatch, OSError(28, "No space left on device", "/x"))
+    assert entry.main(["x"]) == 7
+    assert "No space left on device (/x)" in capsys.readouterr().err
+    fail_with(monkeypatch, ValueError("odd"))
+    assert entry.main(["x"]) == 1
+    assert "ROPEWALK_DEBUG=1" in capsys.readouterr().err
+
+
+def test_unknown_commands_and_options(capsys: pytest.CaptureFixture[str]) -> None:
+    assert entry.main(["sandbx"]) == 2
+    assert "ropewalk sandbox" in capsys.readouterr().err
+    assert entry.main(["zzzzzz"]) == 2
+    assert entry.main(["keys", "ls", "--jsn"]) == 2
+    err = capsys.readouterr().err
+    assert "--json" in err and "ropewalk keys ls --help" in err
+    assert entry.main(["keys", "lst"]) == 2
+
+
+def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in ([], ["--help"], ["-h"], ["help"]):
+        assert entry.main(words) == 0
+        assert capsys.readouterr().out.strip() == top_help()
+    assert entry.main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("ropewalk ")
+    assert all(each.name in top_help() for each in entries())
+    assert max(map(len, top_help().splitlines())) <= 110
+
+
+def test_the_start_loads_nothing_heavy() -> None:
+    """Import sets, not seconds: what `--help` loads decides how long it takes."""
+    program = (
+        "import sys; from ropewalk.cli import main; code = main(['--help']);"
+        "print(code, *sorted(name.split('.')[0] for name in sys.modules), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    code, *loaded = done.stderr.split()
+    assert code == "0"
+    heavy = {
+        "sqlalchemy",
+        "cryptography",
+        "httpx2",
+        "httpx",
+        "cyclopts",
+        "rich",
+        "msgspec",
+        "anyio",
+        "asyncio",
+        "pytest",
+    }
+    assert not heavy & set(loaded)
+
+
+def test_help_of_a_command_does_not_load_the_layers() -> None:
+    program = (
+        "import sys; from ropewalk.cli import main; code = main(['sandbox', 'create', '--help']);"
+        "print(code, *sorted(sys.modules), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    code, *loaded = done.stderr.split()
+    assert code == "0" and "--memory-mib" in done.stdout
+    assert not {"sqlalchemy", "cryptography", "httpx2", "ropewalk.app", "ropewalk.rollout"} & set(loaded)
+
+
+def test_errors_have_codes_of_their_own() -> None:
+    codes = [branch.exit_code for branch in RopewalkError.__subclasses__()]
+    assert sorted(codes) == [2, 5, 6, 7]
