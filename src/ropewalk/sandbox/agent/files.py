@@ -243,7 +243,7 @@ def list_folder(connection: Connection, channel: int, workdir: bytes, fields: Fi
     flags, room = fields.number(wire.K_FLAGS), fields.number(wire.K_ENTRIES_MAX)
     given = fields.text(wire.K_PATH)
     root = open_at(absolute(workdir, given), posix.O_DIRECTORY, follow=not flags & wire.F_NOFOLLOW)
-    stack = [(given.rstrip(b"/") + b"/", root, posix.scandir(root))]
+    stack = [(b"" if given == b"." else given.rstrip(b"/") + b"/", root, posix.scandir(root))]
     batch: list[bytes] = []
     try:
         while stack:

@@ -1,0 +1,163 @@
+"""One stream to a guest agent, shared by any number of calls."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final, Protocol
+
+import anyio
+from anyio.abc import ByteStream
+
+from ropewalk.core import limits
+from ropewalk.core.errors import CallerError
+from ropewalk.sandbox.contract import SandboxGoneError
+from ropewalk.sandbox.protocol import VERSION, Decoder, Fields, Frame, Key, Kind, ProtocolError, encode
+
+HELLO_TIMEOUT_S: Final = 10.0
+OUTBOX_BYTES_HIGH: Final = 1 * limits.MIB
+
+
+def copy_of(error: SandboxGoneError) -> SandboxGoneError:
+    """For every caller one of its own: a shared one would collect all their tracebacks."""
+    return SandboxGoneError(error.message, termination=error.termination)
+
+
+class Channel(Protocol):
+    """Who takes the frames of one request."""
+
+    def frame(self, kind: int, payload: bytes) -> None:
+        """The next frame. What it raises ends the connection."""
+        ...
+
+    def lost(self, error: SandboxGoneError) -> None:
+        """No more will come."""
+        ...
+
+
+class Connection:
+    """Sends and sorts frames.
+
+    It belongs to the event loop it was opened in. Two tasks serve it: one reads always, so that the agent can never
+    be blocked by a slow taker (flow control is per channel), one writes what was queued.
+    """
+
+    def __init__(self, stream: ByteStream, explain: Callable[[str], Awaitable[SandboxGoneError]]) -> None:
+        self._stream = stream
+        self._explain = explain
+        self._channels: dict[int, Channel] = {}
+        self._last_channel = 0
+        self._outbox = bytearray()
+        self._queued = asyncio.Event()
+        self._drained = asyncio.Event()
+        self._hello = asyncio.Event()
+        self._error: SandboxGoneError | None = None
+        self._closing = False
+        self.features: frozenset[str] = frozenset()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @classmethod
+    async def open(cls, stream: ByteStream, explain: Callable[[str], Awaitable[SandboxGoneError]]) -> Connection:
+        """Takes over the stream and waits for the agent's greeting.
+
+        Raises:
+            SandboxGoneError: nobody answers, or in another version.
+        """
+        connection = cls(stream, explain)
+        connection._tasks = [asyncio.create_task(connection._read()), asyncio.create_task(connection._write())]
+        with anyio.move_on_after(HELLO_TIMEOUT_S):
+            await connection._hello.wait()
+        if connection._error or not connection._hello.is_set():
+            await connection.close()
+            raise connection._error or await explain(f"its agent did not answer within {HELLO_TIMEOUT_S:.0f} s")
+        return connection
+
+    @property
+    def usable(self) -> bool:
+        """Whether new requests have a chance."""
+        return self._error is None and not self._closing
+
+    def request(self, kind: Kind, payload: bytes, channel: Channel) -> int:
+        """Sends a request; its frames go to `channel` until `release`.
+
+        Raises:
+            SandboxGoneError: the stream is lost.
+            CallerError: the request is too long.
+        """
+        if self._error:
+            raise copy_of(self._error)
+        number = self._last_channel = self._last_channel % 0xFFFF_FFFF + 1
+        frame = encode(kind, number, payload)
+        self._channels[number] = channel
+        self._queue(frame)
+        return number
+
+    def send(self, kind: Kind, channel: int, payload: bytes = b"") -> None:
+        """Queues a frame without waiting: for short ones, or between two `drain`s."""
+        if self.usable:
+            self._queue(encode(kind, channel, payload))
+
+    async def drain(self) -> None:
+        """Waits until there is room for more data."""
+        while len(self._outbox) > OUTBOX_BYTES_HIGH and self.usable:
+            self._drained.clear()
+            await self._drained.wait()
+
+    def release(self, channel: int) -> None:
+        """What still comes for this channel is dropped."""
+        self._channels.pop(channel, None)
+
+    async def close(self) -> None:
+        """Ends it; commands that were not detached end with it. Idempotent."""
+        self._closing = True
+        for task in self._tasks:
+            task.cancel()
+        with anyio.CancelScope(shield=True):
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self._stream.aclose()
+        self._fail(SandboxGoneError("The connection to the sandbox was closed by this side."))
+
+    def _queue(self, frame: bytes) -> None:
+        self._outbox += frame
+        self._queued.set()
+
+    async def _write(self) -> None:
+        try:
+            while True:
+                await self._queued.wait()
+                self._queued.clear()
+                data, self._outbox = self._outbox, bytearray()
+                self._drained.set()
+                await self._stream.send(bytes(data))
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):
+            return  # the reader finds out why
+
+    async def _read(self) -> None:
+        decoder = Decoder()
+        try:
+            while True:
+                for frame in decoder.feed(await self._stream.receive()):
+                    self._take(frame)
+        except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):
+            self._fail(await self._explain("its agent closed the connection"))
+        except (SandboxGoneError, CallerError) as error:
+            self._fail(await self._explain(f"its agent sent nonsense ({error.message})"))
+        await self._stream.aclose()
+
+    def _take(self, frame: Frame) -> None:
+        if frame.kind == Kind.HELLO:
+            fields = Fields(frame.payload)
+            if fields.number(Key.VERSION) != VERSION:
+                raise ProtocolError(f"version {fields.number(Key.VERSION)}, not {VERSION}")
+            self.features = frozenset(name.decode("utf-8", "replace") for name in fields.all(Key.FEATURES)[:32])
+            self._hello.set()
+        elif channel := self._channels.get(frame.channel):
+            channel.frame(frame.kind, frame.payload)
+
+    def _fail(self, error: SandboxGoneError) -> None:
+        self._error = self._error or error
+        self._hello.set()
+        self._drained.set()
+        channels, self._channels = self._channels, {}
+        for channel in channels.values():
+            channel.lost(error)

@@ -1,0 +1,370 @@
+"""A sandbox in the hands of its user: commands, files, snapshots. Written once, above every driver's stream."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Final, Protocol, Self
+
+import anyio
+
+from ropewalk.core import limits
+from ropewalk.core.errors import CallerError, RopewalkError
+from ropewalk.core.outcomes import Termination
+from ropewalk.sandbox.connection import Connection
+from ropewalk.sandbox.contract import (
+    Lease,
+    SandboxDriver,
+    SandboxGoneError,
+    SandboxRecord,
+    SandboxStats,
+    SnapshotRecord,
+)
+from ropewalk.sandbox.files import (
+    ENTRIES_MAX,
+    FileEntry,
+    FileError,
+    list_folder,
+    read_files,
+    remove_path,
+    stat_path,
+    write_files,
+)
+from ropewalk.sandbox.process import SIGKILL, Command, ExecResult, Process, TerminalSize, as_env, shell
+from ropewalk.sandbox.protocol import DATA_BYTES_MAX, ExitFlag, Fields, Key
+
+KILLED_BY_SHELL: Final = 128 + SIGKILL
+STATS_TIMEOUT_S: Final = 5.0
+
+
+class Service(Protocol):
+    """What handles need of the service that made them."""
+
+    async def fork(self, snapshot_id: str, *, lease: Lease = Lease.ATTACHED) -> Sandbox:
+        """A new sandbox in a saved state."""
+        ...
+
+    async def save(self, id: str, *, label: str) -> SnapshotRecord:
+        """Snapshots a sandbox and keeps the record."""
+        ...
+
+    async def destroy(self, id: str) -> None:
+        """Ends a sandbox and removes what belongs to it."""
+        ...
+
+
+class Sandbox:
+    """An isolated computer. Leaving `async with` ends it, whatever happened inside; so does `close`.
+
+    Any number of calls may run at once. All of them raise `SandboxGoneError` when the sandbox dies.
+    """
+
+    def __init__(self, driver: SandboxDriver, record: SandboxRecord, service: Service) -> None:
+        self._driver = driver
+        self._service = service
+        self._connection: Connection | None = None
+        self._connecting = anyio.Lock()
+        self._closed = False
+        self._out_of_memory_kills = 0
+        self.record = record
+
+    @property
+    def id(self) -> str:
+        """`sandbox:` and a ULID."""
+        return self.record.id
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    async def exec(
+        self,
+        command: str | Sequence[str],
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+        stdin: bytes | str = b"",
+        timeout_s: float | None = limits.EXEC_TIMEOUT_S,
+        output_bytes_max: int = limits.OUTPUT_BYTES_MAX,
+        detach: bool = False,
+    ) -> ExecResult:
+        """Runs a command to its end; a string is a line for /bin/sh.
+
+        When it ends, is cancelled or runs out of time, so do all processes it started, in whatever way they hide.
+        With `detach` those it leaves behind live on until the sandbox ends (a server in the background), except after
+        a timeout. `user` is a name or number inside; None is root. Output past `output_bytes_max` of each stream is
+        dropped and counted.
+
+        Raises:
+            CallerError: the call is wrong. A command that cannot be started is a result (`start_error`).
+            SandboxGoneError: the sandbox died.
+        """
+        data = stdin.encode() if isinstance(stdin, str) else stdin
+        asked = Command(
+            argv=shell(command),
+            cwd=cwd,
+            env=as_env(env),
+            user=user,
+            stdin=bool(data),
+            timeout_s=timeout_s,
+            output_bytes_max=output_bytes_max,
+            detach=detach,
+        )
+        return await Process(await self._connect(), asked, self._judge, collect=True).run(data)
+
+    async def start(
+        self,
+        command: str | Sequence[str],
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+        stdin: bool = False,
+        timeout_s: float | None = None,
+        output_bytes_max: int = limits.GIB,
+        detach: bool = False,
+        pty: TerminalSize | None = None,
+    ) -> Process:
+        """Like `exec`, for a command to talk to while it runs. With `pty` it gets a terminal: all output is stdout.
+
+        A detached one outlives this handle and this process; otherwise it ends with the connection at the latest.
+        """
+        asked = Command(
+            argv=shell(command),
+            cwd=cwd,
+            env=as_env(env),
+            user=user,
+            stdin=stdin or pty is not None,
+            timeout_s=timeout_s,
+            output_bytes_max=output_bytes_max,
+            detach=detach,
+            terminal=pty,
+        )
+        process = Process(await self._connect(), asked, self._judge)
+        await process.started()
+        return process
+
+    async def read(
+        self, path: str, *, bytes_max: int = limits.FILE_BYTES_MAX, offset: int = 0, follow: bool = True
+    ) -> bytes:
+        """A file's content from `offset` on. Relative paths start at the workdir; `follow` false refuses links
+        anywhere in the path.
+
+        Raises:
+            FileError: missing, no regular file, or (EFBIG) larger than `bytes_max`.
+        """
+        contents = await read_files(
+            await self._connect(), [path], bytes_max=bytes_max, offset=offset, follow=follow
+        )  # fmt: skip
+        return contents[0]
+
+    async def read_many(
+        self, paths: Sequence[str], *, bytes_max: int = limits.FILE_BYTES_MAX, follow: bool = True
+    ) -> dict[str, bytes]:
+        """Several files in one round trip, at most `bytes_max` together. All of them or an error."""
+        names = list(dict.fromkeys(paths))
+        contents = await read_files(await self._connect(), names, bytes_max=bytes_max, follow=follow)
+        return dict(zip(names, contents, strict=True))
+
+    async def write(self, path: str, data: bytes | str, *, mode: int = 0o644) -> None:
+        """A file, whole or not at all, with the folders above it. A link in its place is replaced, not followed.
+
+        Raises:
+            CallerError: larger than `limits.FILE_BYTES_MAX`; use `upload`.
+            FileError: there is a folder in its place, or the path leads nowhere.
+            DiskFullError: no room.
+        """
+        await self.write_many({path: data}, mode=mode)
+
+    async def write_many(self, files: Mapping[str, bytes | str], *, mode: int = 0o644) -> None:
+        """Several files in one round trip. Each appears whole or not at all; the first failure ends the call."""
+        encoded = [(path, data.encode() if isinstance(data, str) else data, mode) for path, data in files.items()]
+        for path, data, _ in encoded:
+            if len(data) > limits.FILE_BYTES_MAX:
+                raise CallerError(
+                    f"{path}: {len(data)} bytes, {limits.FILE_BYTES_MAX} are allowed.", next_step="use upload."
+                )
+        await write_files(await self._connect(), encoded)
+
+    async def download(self, path: str, destination: Path, *, bytes_max: int = limits.ARCHIVE_BYTES_MAX) -> int:
+        """A file of the sandbox to one of this machine, in pieces; returns its size. It appears when it is whole."""
+        connection, size = await self._connect(), 0
+        temporary = destination.with_name(f".{destination.name}.partial")
+        try:
+            with temporary.open("wb") as target:
+                while piece := (
+                    await read_files(connection, [path], bytes_max=4 * limits.MIB, offset=size, whole=False)
+                )[0]:
+                    size += len(piece)
+                    if size > bytes_max:
+                        raise FileError(f"{path} is larger than {bytes_max} bytes.", code="EFBIG", path=path)
+                    await anyio.to_thread.run_sync(target.write, piece)
+            temporary.replace(destination)
+        finally:
+            temporary.unlink(missing_ok=True)
+        return size
+
+    async def upload(self, source: Path, path: str, *, mode: int = 0o644) -> None:
+        """A file of this machine, of any size, into the sandbox, in pieces."""
+        with source.open("rb") as opened:
+            pieces = iter(partial(opened.read, DATA_BYTES_MAX), b"")
+            await write_files(await self._connect(), [(path, pieces, mode)])
+
+    async def list(
+        self, path: str = ".", *, recursive: bool = False, digests: bool = False, entries_max: int = ENTRIES_MAX
+    ) -> tuple[FileEntry, ...]:
+        """What is in a folder, sorted by path; by lstat, links are never followed.
+
+        Raises:
+            FileError: no folder, or (EOVERFLOW) more than `entries_max` entries.
+        """
+        return await list_folder(
+            await self._connect(), path, recursive=recursive, digests=digests, entries_max=entries_max
+        )  # fmt: skip
+
+    async def stat(self, path: str) -> FileEntry:
+        """What lstat says about one path.
+
+        Raises:
+            FileError: there is nothing (ENOENT).
+        """
+        return await stat_path(await self._connect(), path)
+
+    async def exists(self, path: str) -> bool:
+        """Whether there is something, be it a dangling link."""
+        try:
+            await self.stat(path)
+        except FileError as error:
+            if error.code in ("ENOENT", "ENOTDIR"):
+                return False
+            raise
+        return True
+
+    async def remove(self, path: str, *, recursive: bool = False) -> None:
+        """A file, a link itself, an empty folder, or with `recursive` any folder.
+
+        Raises:
+            FileError: there is nothing (ENOENT), or a folder is not empty (ENOTEMPTY).
+        """
+        await remove_path(await self._connect(), path, recursive=recursive)
+
+    async def snapshot(self, label: str = "") -> Snapshot:
+        """Saves the state; the sandbox keeps running.
+
+        Raises:
+            SandboxGoneError: it died before.
+            UnavailableError: no room.
+        """
+        return Snapshot(await self._service.save(self.id, label=label), self._service)
+
+    async def stats(self) -> SandboxStats:
+        """Resources used so far, also after its death."""
+        return await self._driver.stats(self.id)
+
+    async def close(self) -> None:
+        """Ends the sandbox and waits until nothing of it is left. Idempotent; shielded from cancellation."""
+        self._closed = True
+        with anyio.CancelScope(shield=True):
+            try:
+                await self._service.destroy(self.id)
+            finally:
+                await self.disconnect()
+
+    async def disconnect(self) -> None:
+        """Lets go of the sandbox without ending it. Its commands end, but for detached ones; the next call connects
+        again."""
+        connection, self._connection = self._connection, None
+        if connection:
+            await connection.close()
+
+    async def _connect(self) -> Connection:
+        if self._connection and self._connection.usable and not self._closed:
+            return self._connection
+        async with self._connecting:
+            if self._closed:
+                raise await self._explain("it was closed")
+            if self._connection and self._connection.usable:
+                return self._connection
+            await self.disconnect()
+            self._connection = await Connection.open(await self._driver.stream(self.id), self._explain)
+            return self._connection
+
+    async def _kills(self) -> int:
+        """Since the last look; 0 where the driver cannot tell."""
+        with anyio.move_on_after(STATS_TIMEOUT_S):
+            kills = (await self._driver.stats(self.id)).out_of_memory_kills or 0
+            fresh = kills - self._out_of_memory_kills
+            self._out_of_memory_kills = max(kills, self._out_of_memory_kills)
+            return max(0, fresh)
+        return 0
+
+    async def _judge(self, end: Fields) -> Termination:
+        flags = end.number(Key.FLAGS)
+        if flags & ExitFlag.TIMED_OUT:
+            return Termination.TIMEOUT
+        killed = end.number(Key.SIGNAL) == SIGKILL or end.number(Key.CODE) == KILLED_BY_SHELL
+        if killed and not flags & ExitFlag.KILLED and await self._kills():
+            return Termination.OUT_OF_MEMORY
+        return Termination.FINISHED
+
+    async def _explain(self, reason: str) -> SandboxGoneError:
+        termination = Termination.INFRASTRUCTURE
+        if self._closed:
+            termination = Termination.EVICTED
+        else:
+            try:
+                if await self._kills():
+                    termination = Termination.OUT_OF_MEMORY
+            except SandboxGoneError as error:
+                termination = error.termination
+            except RopewalkError as error:
+                reason = f"{reason}; {error.message}"
+        return SandboxGoneError(f"Sandbox {self.id} is gone: {reason}.", termination=termination)
+
+
+class Snapshot:
+    """A saved state that new sandboxes start from."""
+
+    def __init__(self, record: SnapshotRecord, service: Service) -> None:
+        self._service = service
+        self.record = record
+
+    @property
+    def id(self) -> str:
+        """`snapshot:` and a digest; equal states have equal ids."""
+        return self.record.id
+
+    async def fork_one(self, *, lease: Lease = Lease.ATTACHED) -> Sandbox:
+        """One new sandbox in this state."""
+        return await self._service.fork(self.id, lease=lease)
+
+    @asynccontextmanager
+    async def fork(self, count: int, *, lease: Lease = Lease.ATTACHED) -> AsyncIterator[list[Sandbox]]:
+        """`count` new sandboxes in this state, made at the same time; all of them or the first one's error.
+
+        All are destroyed on leaving, also after an error or a cancellation.
+        """
+        if count < 1:
+            raise CallerError(f"{count} forks were asked for; at least one is needed.")
+        made: list[Sandbox] = []
+
+        async def make() -> None:
+            made.append(await self._service.fork(self.id, lease=lease))
+
+        try:
+            try:
+                async with anyio.create_task_group() as group:
+                    for _ in range(count):
+                        group.start_soon(make)
+            except BaseExceptionGroup as errors:
+                raise errors.exceptions[0] from None
+            yield made
+        finally:
+            with anyio.CancelScope(shield=True):
+                await asyncio.gather(*(sandbox.close() for sandbox in made))
