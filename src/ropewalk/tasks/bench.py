@@ -1,0 +1,144 @@
+"""Runs a package's tests in fresh sandboxes, and remembers what must not be run twice."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import anyio
+
+from ropewalk.core.clock import Clock, SystemClock
+from ropewalk.core.errors import RopewalkError
+from ropewalk.core.records import canonical_bytes, decode_own, digest, digest_bytes
+from ropewalk.reward.box import Boxes
+from ropewalk.reward.suite import SuitePlan, SuiteRecord, SuiteRunner
+from ropewalk.sandbox.contract import SandboxSpec
+from ropewalk.store.contract import Blobs
+from ropewalk.tasks.requirements import Layers
+from ropewalk.tasks.tree import SourceTree
+from ropewalk.tasks.worlds import WORKDIR, import_paths, test_layer_files
+
+BASELINE_TIMEOUT_S: Final = 180.0
+"""One whole suite on the source it belongs to."""
+_BASELINE_VERSION: Final = 1
+
+
+def limit_s(baseline_s: float) -> float:
+    """How long tests may take that took `baseline_s` on right source: five times that and one second."""
+    return 5.0 * baseline_s + 1.0
+
+
+@dataclass(frozen=True)
+class World:
+    """What all sandboxes of one build share.
+
+    Attributes:
+        image: digest of the image.
+        image_layers: of that image.
+        wheels: layers of requirements.
+        plugins: pytest plugins by module name.
+    """
+
+    tenant: str
+    image: str
+    image_layers: tuple[str, ...]
+    wheels: tuple[str, ...] = ()
+    plugins: tuple[str, ...] = ()
+
+
+@dataclass
+class Bench:
+    """Runs suites, at most `parallel` at a time."""
+
+    boxes: Boxes
+    blobs: Blobs
+    layers: Layers
+    world: World
+    folder: Path
+    """Where baselines are kept."""
+    clock: Clock = field(default_factory=SystemClock)
+    parallel: int = 2
+    runner: SuiteRunner = field(default_factory=SuiteRunner)
+
+    def __post_init__(self) -> None:
+        self._slots = anyio.Semaphore(self.parallel)
+        self._stored: dict[str, str] = {}
+
+    @property
+    def slots(self) -> anyio.Semaphore:
+        """Held by whoever keeps a core busy."""
+        return self._slots
+
+    async def layer(self, files: Mapping[str, bytes]) -> str:
+        """Digest of a layer of these files, stored once."""
+        key = digest({path: digest_bytes(content) for path, content in files.items()})
+        if key not in self._stored:
+            record = await anyio.to_thread.run_sync(self.layers.add_files, files)
+            self._stored[key] = record.digest
+        return self._stored[key]
+
+    async def run(self, tree: SourceTree, source: str, tests: Mapping[str, bytes], plan: SuitePlan) -> SuiteRecord:
+        """Runs tests on a source in a sandbox of its own.
+
+        Args:
+            tree: says where imports start.
+            source: digest of the source's layer.
+            tests: test files, relative to the workdir.
+            plan: which tests, and limits; import paths and plugins are filled in here.
+
+        Raises:
+            SandboxGoneError, UnavailableError: our side failed.
+        """
+        files = test_layer_files(tests, import_paths=import_paths(tree), plugins=self.world.plugins)
+        layer = await self.layer(files)
+        spec = SandboxSpec(
+            tenant=self.world.tenant,
+            image=self.world.image,
+            layers=(*self.world.wheels, source, layer),
+            workdir=WORKDIR,
+        )
+        whole = SuitePlan(
+            workdir=WORKDIR, files=plan.files, tests=plan.tests, import_paths=import_paths(tree),
+            plugins=self.world.plugins, ini=plan.ini, timeout_s=plan.timeout_s, cpu_s=max(1.0, plan.timeout_s),
+            reach=plan.reach, hash_seed=plan.hash_seed, output_bytes_max=plan.output_bytes_max,
+        )  # fmt: skip
+        async with self._slots:
+            box = await self.boxes.create(spec)
+            try:
+                return await self.runner.run(box, whole)
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await box.close()
+
+    async def baseline(self, tree: SourceTree, source: str, tests: Mapping[str, bytes], plan: SuitePlan) -> SuiteRecord:
+        """Like `run`, remembered by content: the same source, tests, image and plan are run once."""
+        named = {path: digest_bytes(content) for path, content in tests.items()}
+        key = digest([_BASELINE_VERSION, self.world.image, self.world.wheels, self.world.plugins, source, named, plan])
+        stored = self.folder / "baselines" / f"{key}.json"
+        if stored.exists():
+            try:
+                return decode_own(stored.read_bytes(), SuiteRecord)
+            except RopewalkError:
+                stored.unlink()  # of another version, or damaged: it can be made again
+        record = await self.run(tree, source, tests, plan)
+        if record.complete:
+            write_whole(stored, canonical_bytes(record))
+        return record
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Writes a file so that it is there whole or not at all, also after a power cut."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    with part.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+
+
+Tell = Callable[[str, str], None]
+"""Progress: stage and detail."""
