@@ -5,6 +5,7 @@ images/     image records                    sandboxes/  one folder per sandbox;
 lake/       raw zone and commits             log/        transparency log
 keys/       file keystore                    snapshots/  snapshot records
 runs/       one folder per run               ropewalk.db journal, lineage index, catalogue
+tenants.json  which range of user ids is whose
 """
 
 from __future__ import annotations
@@ -82,6 +83,10 @@ class Layout:
     @property
     def runs(self) -> Path:
         return self.root / "runs"
+
+    @property
+    def tenants(self) -> Path:
+        return self.root / "tenants.json"
 
     @property
     def database(self) -> Path:

@@ -1,0 +1,1 @@
+"""The `process` driver: bubblewrap, namespaces, an overlay, control groups."""

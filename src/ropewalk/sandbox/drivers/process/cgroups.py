@@ -1,0 +1,254 @@
+# ruff: noqa: PTH  (pathlib would double the spawner's start and the size of every fork)
+"""Control groups of one sandbox: limits, accounting, freezing. Version 2 where it is delegated, 1 where writable.
+
+Standard library only, since the spawner imports it without site-packages. A `Groups` value is plain data (paths by
+role), so that it can be written down and used by another process after a crash.
+
+Roles: `memory` (limit, peak, kills), `pids` (limit), `cpu` (quota), `cpuacct` (CPU time), `freezer`, and `unified`
+(version 2: whatever of these the kernel put there; without any controller it still accounts CPU time, pressure and
+freezes). One role's folder may serve several roles. What no writable hierarchy offers is missing, and the driver
+declares so.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from contextlib import suppress
+
+Groups = dict[str, str]
+
+_PERIOD_US = 100_000
+_V1 = ("memory", "pids", "cpu", "cpuacct", "freezer")
+_V2 = ("memory", "pids", "cpu")
+
+
+def parents(name: str) -> Groups:
+    """The folders, by role, under which groups can be made; made on the way, named `name`. Empty: none."""
+    own = _own()
+    mounts = _mounts()
+    found: Groups = {}
+    for role, root in mounts.items():
+        path = _make(root, own.get("" if role == "unified" else role, "/"), name, role)
+        if path and role == "unified" and not _enable(path) and os.geteuid() == 0:
+            # Where processes live no controller can be handed on, but for the root of the hierarchy.
+            top = _make(root, "/", name, role)
+            path = top if top and _enable(top) else path
+        if path:
+            found[role] = path
+    if "unified" in found:
+        for controller in _enable(found["unified"]):
+            found[controller] = found["unified"]
+        for role in ("cpuacct", "freezer"):  # version 2 has both without a controller
+            found[role] = found["unified"]
+    return found
+
+
+def create(under: Groups, name: str, *, memory_bytes: int, processes: int, cpus: float) -> Groups:
+    """A sandbox's own groups with their limits.
+
+    Raises:
+        OSError: the machine is out of groups, or forbids it.
+    """
+    groups = {role: f"{path}/{name}" for role, path in under.items()}
+    try:
+        for path in set(groups.values()):
+            os.mkdir(path, 0o755)
+        for role, files in _limits(groups, memory_bytes, processes, cpus).items():
+            for file, value in files.items():
+                _write(f"{groups[role]}/{file}", value)
+    except OSError:
+        remove(groups)
+        raise
+    return groups
+
+
+def join(groups: Groups) -> None:
+    """Moves the calling process."""
+    for path in sorted(set(groups.values())):
+        _write(f"{path}/cgroup.procs", "0")
+
+
+def pids(groups: Groups) -> list[int]:
+    """Processes inside, by the ids of the caller's namespace. Zombies may be among them."""
+    for path in groups.values():
+        with suppress(OSError):
+            return [int(line) for line in _read(f"{path}/cgroup.procs").split()]
+    return []
+
+
+def freeze(groups: Groups, *, frozen: bool, timeout_s: float = 1.0) -> bool:
+    """Stops or continues everything inside; True once it is so, False where it cannot be done in time."""
+    path = groups.get("freezer")
+    if path is None:
+        return False
+    deadline = time.monotonic() + timeout_s
+    v2 = os.path.exists(f"{path}/cgroup.freeze")
+    with suppress(OSError):
+        if v2:
+            _write(f"{path}/cgroup.freeze", "1" if frozen else "0")
+        else:
+            _write(f"{path}/freezer.state", "FROZEN" if frozen else "THAWED")
+        while time.monotonic() < deadline:
+            if v2:
+                reached = f"frozen {int(frozen)}" in _read(f"{path}/cgroup.events")
+            else:
+                reached = _read(f"{path}/freezer.state").strip() == ("FROZEN" if frozen else "THAWED")
+            if reached:
+                return True
+            time.sleep(0.0005)
+    return False
+
+
+def measure(groups: Groups) -> dict[str, int | float | None]:
+    """`cpu_s`, `cpu_wait_s`, `memory_bytes_peak`, `memory_bytes`, `out_of_memory_kills`; None where not accounted."""
+    values: dict[str, int | float | None] = dict.fromkeys(
+        ("cpu_s", "cpu_wait_s", "memory_bytes_peak", "memory_bytes", "out_of_memory_kills")
+    )
+    if path := groups.get("cpuacct"):
+        with suppress(OSError, ValueError):
+            if os.path.exists(f"{path}/cpu.stat") and "unified" in groups:
+                values["cpu_s"] = _keys(f"{path}/cpu.stat")["usage_usec"] / 1e6
+            else:
+                values["cpu_s"] = int(_read(f"{path}/cpuacct.usage")) / 1e9
+    if path := groups.get("unified"):
+        with suppress(OSError, ValueError):
+            values["cpu_wait_s"] = int(_read(f"{path}/cpu.pressure").split()[4].partition("=")[2]) / 1e6
+    if path := groups.get("memory"):
+        v2 = os.path.exists(f"{path}/memory.max")
+        peak, now, events = (
+            ("memory.peak", "memory.current", "memory.events")
+            if v2
+            else ("memory.max_usage_in_bytes", "memory.usage_in_bytes", "memory.oom_control")
+        )
+        for key, file in (("memory_bytes_peak", peak), ("memory_bytes", now)):
+            with suppress(OSError, ValueError):
+                values[key] = int(_read(f"{path}/{file}"))
+        with suppress(OSError, KeyError, ValueError):
+            values["out_of_memory_kills"] = _keys(f"{path}/{events}")["oom_kill"]
+    return values
+
+
+def remove(groups: Groups, *, timeout_s: float = 2.0) -> bool:
+    """Kills what is inside and removes the groups; True when all are gone."""
+    deadline = time.monotonic() + timeout_s
+    left = set(groups.values())
+    while True:
+        for path in sorted(left):
+            try:
+                os.rmdir(path)
+                left.discard(path)
+            except FileNotFoundError:
+                left.discard(path)
+            except OSError as error:
+                if error.errno != errno.EBUSY:
+                    raise
+        if not left or time.monotonic() > deadline:
+            return not left
+        freeze(groups, frozen=False, timeout_s=0)
+        for pid in pids(groups):
+            with suppress(OSError):
+                os.kill(pid, 9)
+        time.sleep(0.002)
+
+
+def children(under: Groups) -> dict[str, Groups]:
+    """Every sandbox's groups below the parents, by name: what a crash may have left."""
+    found: dict[str, Groups] = {}
+    for role, path in under.items():
+        with suppress(OSError):
+            for entry in os.scandir(path):
+                if entry.is_dir(follow_symlinks=False):
+                    found.setdefault(entry.name, {})[role] = entry.path
+    return found
+
+
+def _limits(groups: Groups, memory_bytes: int, processes: int, cpus: float) -> dict[str, dict[str, str]]:
+    v2 = groups.get("unified")
+    quota = str(max(1000, int(cpus * _PERIOD_US)))
+    files: dict[str, dict[str, str]] = {}
+    if path := groups.get("memory"):
+        if path == v2:
+            files["memory"] = {"memory.max": str(memory_bytes)}
+            if os.path.exists(f"{path}/memory.swap.max"):
+                files["memory"]["memory.swap.max"] = "0"
+        else:
+            files["memory"] = {"memory.limit_in_bytes": str(memory_bytes)}
+            if os.path.exists(f"{path}/memory.memsw.limit_in_bytes"):
+                files["memory"]["memory.memsw.limit_in_bytes"] = str(memory_bytes)
+    if groups.get("pids"):
+        files["pids"] = {"pids.max": str(processes)}
+    if (path := groups.get("cpu")) and cpus < (os.cpu_count() or 1):
+        if path == v2:
+            files["cpu"] = {"cpu.max": f"{quota} {_PERIOD_US}"}
+        else:
+            files["cpu"] = {"cpu.cfs_period_us": str(_PERIOD_US), "cpu.cfs_quota_us": quota}
+    return files
+
+
+def _enable(path: str) -> list[str]:
+    """Turns controllers on for the children of a version 2 group; returns those that are on."""
+    parent = os.path.dirname(path)
+    for folder in (parent, path):
+        for controller in _V2:
+            with suppress(OSError):
+                _write(f"{folder}/cgroup.subtree_control", f"+{controller}")
+    with suppress(OSError):
+        return [name for name in _read(f"{path}/cgroup.subtree_control").split() if name in _V2]
+    return []
+
+
+def _make(root: str, own: str, name: str, role: str) -> str | None:
+    path = f"{root.rstrip('/')}{own.rstrip('/')}/{name}"
+    with suppress(OSError):
+        os.makedirs(path, mode=0o755, exist_ok=True)
+        if os.access(path, os.W_OK) and os.access(f"{path}/cgroup.procs", os.W_OK) and _may_move(path, role):
+            return path
+    return None
+
+
+def _may_move(path: str, role: str) -> bool:
+    """Whether a process of ours may be moved there: version 2 asks for rights on the common ancestor as well."""
+    if role != "unified" or os.geteuid() == 0:
+        return True
+    return os.access(f"{os.path.dirname(path)}/cgroup.procs", os.W_OK)
+
+
+def _own() -> dict[str, str]:
+    own: dict[str, str] = {}
+    for line in _read("/proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        for controller in controllers.split(","):
+            own[controller] = path
+    return own
+
+
+def _mounts() -> Groups:
+    """Mount points by role. A hierarchy that shows only a part of itself (a container's) counts from that part."""
+    found: Groups = {}
+    for line in _read("/proc/self/mountinfo").splitlines():
+        left, _, right = line.partition(" - ")
+        kind, _, options = right.split(" ", 2)
+        target = left.split(" ")[4]
+        if kind == "cgroup2":
+            found.setdefault("unified", target)
+        elif kind == "cgroup":
+            for controller in options.rsplit(" ", 1)[-1].split(","):
+                if controller in _V1:
+                    found.setdefault(controller, target)
+    return found
+
+
+def _keys(path: str) -> dict[str, int]:
+    return {key: int(value) for key, value in (line.split()[:2] for line in _read(path).splitlines())}
+
+
+def _read(path: str) -> str:
+    with open(path, encoding="ascii") as file:
+        return file.read()
+
+
+def _write(path: str, value: str) -> None:
+    with open(path, "w", encoding="ascii") as file:
+        file.write(value)

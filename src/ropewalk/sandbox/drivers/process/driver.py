@@ -1,0 +1,247 @@
+"""The `process` driver: sandboxes as ordinary processes in namespaces of their own, by way of bubblewrap.
+
+Started as root, every tenant has 65,536 user ids of its own, none of them the host's root, and images are mounted
+with their owners translated to these. Started as anybody else there is one user inside, who is this one outside:
+`single_user`. Disk is saved and forked, memory is not. What is written above the layers lies in memory (a tmpfs of
+the sandbox's disk size), and counts towards the machine's memory: a sandbox holds at most its memory plus its disk.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+
+import anyio
+import anyio.to_thread
+import msgspec
+from anyio.abc import ByteStream, UNIXSocketStream
+
+from ropewalk.core.clock import Clock, SystemClock
+from ropewalk.core.errors import CallerError, DeniedError, RopewalkError, UnavailableError
+from ropewalk.core.outcomes import Termination
+from ropewalk.sandbox.contract import (
+    Lease,
+    Probe,
+    SandboxGoneError,
+    SandboxRecord,
+    SandboxSpec,
+    SandboxStats,
+    SnapshotRecord,
+)
+from ropewalk.sandbox.drivers.process import ending, figures, plan, probe, snapshots
+from ropewalk.sandbox.drivers.process.client import Channel, Message, SpawnerClient
+from ropewalk.sandbox.drivers.process.folders import Folder, Folders, require
+from ropewalk.sandbox.drivers.process.plan import Planner
+from ropewalk.sandbox.images import ImageStore
+from ropewalk.sandbox.layers import LayerStore
+from ropewalk.store.layout import Layout
+
+START_TIMEOUT_S = 20.0
+
+
+class _Live:
+    """What this process keeps of a sandbox that it made."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        self.spare: UNIXSocketStream | None = None
+
+
+class ProcessDriver:
+    """See the contract (`ropewalk.sandbox.contract`). Close it to end what is attached to it."""
+
+    name = "process"
+
+    def __init__(
+        self,
+        layout: Layout,
+        *,
+        layers: LayerStore | None = None,
+        images: ImageStore | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.layers = layers or LayerStore(layout)
+        self.images = images or ImageStore(layout, self.layers)
+        self._layout = layout
+        self._clock = clock or SystemClock()
+        self._folders = Folders(layout)
+        self._planner = Planner(layout, self.layers, self.images, self._folders)
+        self._spawner = SpawnerClient()
+        self._live: dict[str, _Live] = {}
+        self._making: dict[str, anyio.Event] = {}
+
+    def probe(self) -> Probe:
+        """See the contract."""
+        return probe.probe(self._layout)
+
+    async def create(self, spec: SandboxSpec, *, id: str) -> SandboxRecord:
+        """See the contract."""
+        return await self._make(
+            SandboxRecord(id=id, driver=self.name, spec=spec, snapshot=None, created_s=self._clock.now_s())
+        )
+
+    async def fork(self, snapshot: SnapshotRecord, *, id: str, lease: Lease = Lease.ATTACHED) -> SandboxRecord:
+        """See the contract."""
+        snapshots.check(self._layout, snapshot, self.name)
+        spec = msgspec.structs.replace(snapshot.spec, layers=snapshot.layers, lease=lease)
+        return await self._make(
+            SandboxRecord(id=id, driver=self.name, spec=spec, snapshot=snapshot.id, created_s=self._clock.now_s())
+        )
+
+    async def snapshot(self, id: str, *, label: str = "") -> SnapshotRecord:
+        """See the contract."""
+        folder = self._folders.of(id)
+        record = require(folder, id)
+        try:
+            return await anyio.to_thread.run_sync(
+                lambda: snapshots.save(
+                    self._layout, self.layers, folder, record, label=label, now_s=self._clock.now_s()
+                )
+            )
+        except SandboxGoneError as error:
+            raise self._gone(id, error) from error
+
+    async def destroy(self, id: str) -> None:
+        """See the contract."""
+        folder = self._folders.of(id)
+        live = self._live.pop(id, None)
+        with anyio.CancelScope(shield=True):
+            if live is not None and live.spare is not None:
+                await live.spare.aclose()
+            found = ending.kill(folder)
+            if live is not None and found is not None:
+                with anyio.move_on_after(5.0):
+                    while await live.channel.next() is not None:
+                        pass
+            if live is not None:
+                live.channel.close()
+            await anyio.to_thread.run_sync(ending.finish, folder, found)
+
+    async def stats(self, id: str) -> SandboxStats:
+        """See the contract."""
+        folder = self._folders.of(id)
+        require(folder, id)
+        return await anyio.to_thread.run_sync(figures.of, folder)
+
+    async def stream(self, id: str) -> ByteStream:
+        """See the contract."""
+        live = self._live.get(id)
+        if live is not None and live.spare is not None:
+            spare, live.spare = live.spare, None
+            return spare
+        try:
+            return await UNIXSocketStream.from_socket(self._folders.of(id).connect())
+        except SandboxGoneError as error:
+            raise self._gone(id, error) from error
+
+    async def reap(self) -> tuple[str, ...]:
+        """See the contract. Also removes what a crash left of layers and control groups."""
+        return await anyio.to_thread.run_sync(self._reap)
+
+    async def records(self) -> tuple[SandboxRecord, ...]:
+        """See the contract."""
+        found = []
+        for folder in self._folders.all():
+            processes = folder.processes()
+            if processes is not None and processes.alive() and (record := folder.record()) is not None:
+                found.append(record)
+        return tuple(sorted(found, key=lambda record: (record.created_s, record.id)))
+
+    def close(self) -> None:
+        """Ends every attached sandbox of this driver and forgets the detached ones, which go on."""
+        for live in self._live.values():
+            live.channel.close()
+            if live.spare is not None:
+                with suppress(OSError):
+                    os.close(live.spare.extra_attributes[anyio.abc.SocketAttribute.raw_socket]().detach())
+        self._live.clear()
+        self._spawner.close()
+
+    def _reap(self) -> tuple[str, ...]:
+        self.layers.sweep()
+        return ending.reap(self._folders, plan.group_parents(self._layout))
+
+    async def _make(self, record: SandboxRecord) -> SandboxRecord:
+        id = record.id
+        plan.check_spec(record.spec)
+        folder = self._folders.of(id)
+        while id in self._making:
+            await self._making[id].wait()
+        if (existing := folder.record()) is not None:
+            return _same(existing, record)
+        self._making[id] = anyio.Event()
+        try:
+            return await self._start(folder, record)
+        except BaseException:
+            await self.destroy(id)
+            raise
+        finally:
+            self._making.pop(id).set()
+
+    async def _start(self, folder: Folder, record: SandboxRecord) -> SandboxRecord:
+        message = await anyio.to_thread.run_sync(self._planner.message, record, folder)
+        if self._folders.make(record) is None:
+            existing = folder.record()
+            return _same(existing or record, record)
+        listener = folder.listen()
+        try:
+            live = _Live(self._spawner.request(message, listener))
+        finally:
+            listener.close()
+        self._live[record.id] = live
+        with anyio.move_on_after(START_TIMEOUT_S):
+            answer = await live.channel.next()
+            if answer is None or answer["event"] != "started":
+                raise _refused(answer)
+            live.spare = await self._greeted(folder, live)
+            return record
+        raise UnavailableError(f"Sandbox {record.id} did not start within {START_TIMEOUT_S:.0f} s.", retry_after_s=5.0)
+
+    async def _greeted(self, folder: Folder, live: _Live) -> UNIXSocketStream:
+        """A connection on which the agent has said its hello; kept for the first caller of `stream`."""
+        try:
+            connection = folder.connect()
+        except SandboxGoneError as error:
+            raise _refused(await live.channel.next()) from error
+        try:
+            await anyio.wait_readable(connection)
+            if not connection.recv(1, _PEEK):
+                raise _refused(await live.channel.next())
+            return await UNIXSocketStream.from_socket(connection)
+        except BaseException:
+            connection.close()
+            raise
+
+    def _gone(self, id: str, error: SandboxGoneError) -> SandboxGoneError:
+        """The same, with the reason of the end where it is known."""
+        live = self._live.get(id)
+        while live is not None and live.channel.now() is not None:
+            pass
+        end = self._folders.of(id).end()
+        if end is not None and end.out_of_memory_kills:
+            return SandboxGoneError(f"Sandbox {id} ran out of memory.", termination=Termination.OUT_OF_MEMORY)
+        return error
+
+
+def _same(existing: SandboxRecord, wanted: SandboxRecord) -> SandboxRecord:
+    if existing.spec != wanted.spec or existing.snapshot != wanted.snapshot:
+        raise CallerError(f"{wanted.id} is another sandbox already.", next_step="take a fresh id.")
+    return existing
+
+
+def _refused(answer: Message | None) -> RopewalkError:
+    """Why a sandbox did not come up."""
+    if answer is None:
+        return UnavailableError("The sandbox spawner died.", retry_after_s=1.0, next_step="try again.")
+    text = str(answer.get("error") or answer.get("stderr") or "the agent ended at once")
+    if answer.get("errno") in (1, 13, 22):
+        return DeniedError(
+            f"This machine does not let a sandbox be made: {text}.",
+            rule="isolation",
+            next_step="run `ropewalk doctor`; it names the setting or package that helps.",
+        )
+    return UnavailableError(f"A sandbox could not be started: {text}.", retry_after_s=1.0)
+
+
+_PEEK = 2
+"""MSG_PEEK."""

@@ -1,0 +1,67 @@
+"""The end of a sandbox: its processes, control groups and folder. Works from any process, also after a crash."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+
+from ropewalk.core.errors import RopewalkError
+from ropewalk.sandbox.contract import Lease
+from ropewalk.sandbox.drivers.process import cgroups, processes
+from ropewalk.sandbox.drivers.process.folders import Folder, Folders, Processes
+
+
+def kill(folder: Folder) -> Processes | None:
+    """Kills a sandbox's processes and returns what was known of them. The first one takes all others with it."""
+    found = folder.processes()
+    if found is not None and found.alive():
+        if found.groups:
+            cgroups.freeze(found.groups, frozen=False, timeout_s=0)
+        if found.init_pid:
+            processes.kill(found.init_pid, found.init_started)
+        else:
+            processes.kill(found.pid, found.started)
+    return found
+
+
+def finish(folder: Folder, found: Processes | None) -> None:
+    """Waits for the end and removes what is left."""
+    found = folder.processes() or found
+    if found is not None:
+        if not processes.wait(found.pid, found.started, 5.0):
+            processes.kill(found.pid, found.started)
+        cgroups.remove(found.groups)
+    folder.remove()
+
+
+def reap(folders: Folders, parents: cgroups.Groups) -> tuple[str, ...]:
+    """Ends and removes whatever no living lease owns; returns the ids of the sandboxes among it."""
+    reaped = []
+    for folder in folders.all():
+        if _owned(folder):
+            continue
+        finish(folder, kill(folder))
+        if not folder.path.name.startswith("."):
+            reaped.append(f"sandbox:{folder.path.name}")
+    existing = {folder.path.name for folder in folders.all()}
+    for name, groups in cgroups.children(parents).items():
+        if name not in existing:
+            cgroups.remove(groups)
+    for path in set(parents.values()):
+        with suppress(OSError):
+            os.rmdir(path)  # succeeds when nobody is inside
+    return tuple(reaped)
+
+
+def _owned(folder: Folder) -> bool:
+    """Whether somebody still answers for it: its maker, or, detached, itself."""
+    try:
+        owner, record, found = folder.owner(), folder.record(), folder.processes()
+    except RopewalkError:
+        return False  # damaged: nobody can use it
+    if owner is None or record is None:
+        return False
+    if owner.alive():
+        return True
+    detached = record.spec.lease is Lease.DETACHED
+    return detached and owner.boot == processes.boot_id() and found is not None and found.alive()

@@ -1,0 +1,231 @@
+"""What is written down of each sandbox, so that other processes can reach it and clean up after a crash.
+
+`sandboxes/<ulid>/`: `record.json`, `owner.json` (the process that holds the lease), `agent.sock`, and, by the
+spawner, `processes.json` (pids with start times, control groups) and `end.json` (the last figures of a dead one).
+The folder appears whole by a rename; while it exists the sandbox exists.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import shutil
+import socket
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from ropewalk.core.errors import CallerError, UnavailableError
+from ropewalk.core.ids import check_id
+from ropewalk.core.records import Record, canonical_bytes, decode_own
+from ropewalk.sandbox.contract import SandboxGoneError, SandboxRecord
+from ropewalk.sandbox.drivers.process import processes
+from ropewalk.store.layout import Layout
+
+_BASE_FIRST = 200_000
+IDS = 65_536
+"""User ids of one tenant."""
+
+
+class Owner(Record):
+    """The process that holds a lease."""
+
+    pid: int
+    started: int
+    boot: str
+
+    @staticmethod
+    def me() -> Owner:
+        """This process."""
+        return Owner(pid=os.getpid(), started=processes.start_time(os.getpid()) or 0, boot=processes.boot_id())
+
+    def alive(self) -> bool:
+        """Whether it still runs."""
+        return self.boot == processes.boot_id() and processes.alive(self.pid, self.started)
+
+
+class Processes(Record):
+    """Written by the spawner."""
+
+    pid: int
+    """Bubblewrap outside, the parent of the sandbox's first process."""
+    started: int
+    init_pid: int
+    init_started: int
+    groups: dict[str, str]
+
+    def alive(self) -> bool:
+        """Whether the sandbox still runs."""
+        return processes.alive(self.pid, self.started)
+
+
+class End(msgspec.Struct, frozen=True):
+    """The last figures, written by the spawner. Any may be missing."""
+
+    status: int | None = None
+    cpu_s: float | None = None
+    cpu_wait_s: float | None = None
+    memory_bytes_peak: int | None = None
+    out_of_memory_kills: int | None = None
+
+
+class Folder:
+    """One sandbox's folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def record(self) -> SandboxRecord | None:
+        """None: no such sandbox."""
+        try:
+            return decode_own((self.path / "record.json").read_bytes(), SandboxRecord)
+        except OSError:
+            return None
+
+    def owner(self) -> Owner | None:
+        """None: no such sandbox."""
+        try:
+            return decode_own((self.path / "owner.json").read_bytes(), Owner)
+        except OSError:
+            return None
+
+    def processes(self) -> Processes | None:
+        """None: not started yet, or no such sandbox."""
+        try:
+            return decode_own((self.path / "processes.json").read_bytes(), Processes)
+        except OSError:
+            return None
+
+    def end(self) -> End | None:
+        """None: it still runs, or nobody saw it end."""
+        with suppress(OSError, msgspec.MsgspecError):
+            return msgspec.json.decode((self.path / "end.json").read_bytes(), type=End)
+        return None
+
+    def listen(self) -> socket.socket:
+        """The socket that the agent will accept on. Paths of sockets are short: it is bound through its folder."""
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            listener.bind(f"/proc/self/fd/{folder}/agent.sock")
+            listener.listen(128)
+        finally:
+            os.close(folder)
+        return listener
+
+    def connect(self) -> socket.socket:
+        """A connection to the agent, non-blocking.
+
+        Raises:
+            SandboxGoneError: nobody listens.
+        """
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        try:
+            folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                connection.settimeout(5.0)
+                connection.connect(f"/proc/self/fd/{folder}/agent.sock")
+            finally:
+                os.close(folder)
+        except OSError as error:
+            connection.close()
+            raise SandboxGoneError(f"Sandbox {self.path.name} does not answer: {error.strerror or error}.") from error
+        connection.setblocking(False)
+        return connection
+
+    def remove(self) -> None:
+        """Nothing where it is gone."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+class Folders:
+    """All sandboxes below one state directory."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._root = layout.sandboxes
+        self._tenants = layout.tenants
+
+    def of(self, id: str) -> Folder:
+        """The folder of an id, whether it exists or not.
+
+        Raises:
+            CallerError: not the id of a sandbox.
+        """
+        return Folder(self._root / check_id(id, "sandbox").partition(":")[2])
+
+    def all(self) -> Iterator[Folder]:
+        """Every folder, also half-made ones."""
+        for path in sorted(self._root.iterdir()) if self._root.is_dir() else ():
+            yield Folder(path)
+
+    def make(self, record: SandboxRecord) -> Folder | None:
+        """A new sandbox's folder; None: the id is taken.
+
+        Raises:
+            UnavailableError: no room.
+        """
+        folder = self.of(record.id)
+        fresh = self._root / f".new-{folder.path.name}-{os.getpid()}-{secrets.token_hex(4)}"
+        try:
+            fresh.mkdir(mode=0o700)
+            (fresh / "owner.json").write_bytes(canonical_bytes(Owner.me()))
+            (fresh / "record.json").write_bytes(canonical_bytes(record))
+            try:
+                fresh.rename(folder.path)
+            except OSError:
+                if folder.path.exists():
+                    return None
+                raise
+        except OSError as error:
+            raise UnavailableError(f"No sandbox can be made in {self._root}: {error.strerror or error}.") from error
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
+        return folder
+
+    def base(self, tenant: str) -> int:
+        """The first of the tenant's user ids on the host; allocated once and for good.
+
+        Raises:
+            UnavailableError: no ids are left, or the file cannot be written.
+        """
+        try:
+            lock = os.open(self._tenants.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                text = self._tenants.read_bytes() if self._tenants.exists() else b"{}"
+                bases = decode_own(text, dict[str, int])
+                if tenant not in bases:
+                    bases[tenant] = max(bases.values(), default=_BASE_FIRST - IDS) + IDS
+                    if bases[tenant] > 2**32 - 2 * IDS:
+                        raise UnavailableError("No user ids are left for another tenant.")
+                    fresh = self._tenants.with_suffix(".new")
+                    fresh.write_bytes(canonical_bytes(bases))
+                    fresh.replace(self._tenants)
+                return bases[tenant]
+            finally:
+                os.close(lock)
+        except OSError as error:
+            raise UnavailableError(f"{self._tenants} cannot be used: {error.strerror or error}.") from error
+
+
+def require(folder: Folder, id: str) -> SandboxRecord:
+    """The record of a sandbox that must exist.
+
+    Raises:
+        SandboxGoneError: it does not.
+    """
+    record = folder.record()
+    if record is None:
+        raise SandboxGoneError(f"There is no sandbox {id}.")
+    return record
+
+
+def check_tenant(tenant: str) -> None:
+    """Raises:
+    CallerError: not a tenant's name.
+    """
+    if not (0 < len(tenant) <= 39 and tenant[0] != "-" and set(tenant) <= set("abcdefghijklmnopqrstuvwxyz0123456789-")):
+        raise CallerError(f"{tenant!r} is not a tenant's name.", next_step="use 1 to 39 of a-z, 0-9 and '-'.")

@@ -1,0 +1,152 @@
+"""From a specification to what the spawner is asked to do."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import secrets
+import tempfile
+import uuid
+from pathlib import Path
+from typing import Any
+
+from ropewalk.core.errors import CallerError
+from ropewalk.sandbox import default_image
+from ropewalk.sandbox.agent.source import agent_directory
+from ropewalk.sandbox.contract import Lease, SandboxRecord, SandboxSpec
+from ropewalk.sandbox.drivers.process import bubblewrap, cgroups
+from ropewalk.sandbox.drivers.process.folders import Folder, Folders, check_tenant
+from ropewalk.sandbox.drivers.process.spawner import LISTEN_FD
+from ropewalk.sandbox.images import PATH_VARIABLE, ImageStore
+from ropewalk.sandbox.layers import LayerStore
+from ropewalk.store.layout import Layout
+
+CONFIGURATION_BYTES_MAX = 96 * 1024
+OPEN_FILES_MAX = 4096
+_HOSTNAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def check_spec(spec: SandboxSpec) -> None:
+    """Raises:
+    CallerError: a field that no sandbox can have. The message names it.
+    """
+    check_tenant(spec.tenant)
+    workdir = Path(spec.workdir)
+    if not workdir.is_absolute() or ".." in workdir.parts or "\0" in spec.workdir:
+        raise CallerError(f"workdir {spec.workdir!r} is not an absolute path without '..'.")
+    if not _HOSTNAME.fullmatch(spec.hostname):
+        raise CallerError(f"hostname {spec.hostname!r} is not one: letters, digits and '-', at most 63.")
+    for name, least in (("memory_bytes", 16 << 20), ("disk_bytes", 1 << 20), ("processes_max", 4)):
+        if getattr(spec, name) < least:
+            raise CallerError(f"{name} is {getattr(spec, name)}; the least is {least}.")
+    if not 0.01 <= spec.cpus <= 1024:
+        raise CallerError(f"cpus is {spec.cpus}; give 0.01 to 1024.")
+    if not spec.idle_timeout_s > 0:
+        raise CallerError(f"idle_timeout_s is {spec.idle_timeout_s}; give more than 0.")
+    for name, value in spec.env.items():
+        if not _VARIABLE.fullmatch(name) or "\0" in value:
+            raise CallerError(f"{name!r} is not the name of a variable, or its value holds a zero byte.")
+
+
+def group_parents(layout: Layout) -> cgroups.Groups:
+    """Where the control groups of this state directory's sandboxes go. Made on the way; empty: nowhere."""
+    mark = hashlib.sha256(os.fsencode(layout.root)).hexdigest()[:12]
+    return cgroups.parents(f"ropewalk-{mark}")
+
+
+class Planner:
+    """Makes requests; keeps what is the same for all of them."""
+
+    def __init__(self, layout: Layout, layers: LayerStore, images: ImageStore, folders: Folders) -> None:
+        self._layout = layout
+        self._layers = layers
+        self._images = images
+        self._folders = folders
+        self._program: bubblewrap.Program | None = None
+        self._parents: cgroups.Groups | None = None
+        self._agent: dict[str, str] = {}
+        self._command: tuple[str, ...] = ()
+        self._bottoms: dict[str, str] = {}
+
+    def message(self, record: SandboxRecord, folder: Folder) -> dict[str, Any]:
+        """What to send to the spawner.
+
+        Raises:
+            CallerError: unknown image or layer.
+            IntegrityError: a layer was changed.
+            UnavailableError: bubblewrap is missing, or there is no room.
+        """
+        spec = record.spec
+        image = self._images.get(spec.image)
+        stack = [self._bottom(spec.workdir), *image.layers, *spec.layers]
+        trees = [str(self._layers.check(layer)) for layer in stack]
+        program = self._prepare()
+        root = os.geteuid() == 0
+        base = self._folders.base(spec.tenant) if root else None
+        parents = self._parents or {}
+        suffix = f"-{record.id[-8:].lower()}" if record.snapshot else ""
+        attached = spec.lease is Lease.ATTACHED
+        configuration = {
+            "listen_fd": LISTEN_FD, "lease": str(spec.lease), "idle_timeout_s": spec.idle_timeout_s, "workdir": spec.workdir,
+            "env": {"PATH": PATH_VARIABLE, **image.env, **spec.env}, "memory_bytes": spec.memory_bytes,
+            "token": secrets.token_hex(16),
+        }  # fmt: skip
+        text = json.dumps(configuration)
+        if len(text) > CONFIGURATION_BYTES_MAX:
+            raise CallerError(f"The sandbox's variables take {len(text)} bytes, {CONFIGURATION_BYTES_MAX} are allowed.")
+        return {
+            "name": folder.path.name,
+            "folder": str(folder.path),
+            "attached": attached,
+            "base": base,
+            "parents": parents,
+            "limits": {"memory_bytes": spec.memory_bytes + spec.disk_bytes, "processes": spec.processes_max, "cpus": spec.cpus},
+            "rlimits": _rlimits(spec, parents),
+            "boot_id": f"{uuid.uuid4()}\n",
+            "plan": {
+                "layers": trees, "binds": {**program.binds, **self._agent}, "disk_bytes": spec.disk_bytes,
+                "upper_mode": Path(trees[-1]).stat().st_mode & 0o1777, "owner": base or 0,
+            },
+            "program": program.inside,
+            "argv": bubblewrap.arguments(
+                program, (*self._command, text), hostname=(spec.hostname[: 63 - len(suffix)] + suffix),
+                attached=attached, binds=tuple(self._agent),
+            ),
+        }  # fmt: skip
+
+    def _prepare(self) -> bubblewrap.Program:
+        """What the agent runs with: the default image's Python, whatever image the sandbox has."""
+        if self._program is None:
+            self._parents = group_parents(self._layout)
+            python = self._layers.check(self._images.default().layers[0])
+            self._agent = {"python": str(python), "agent": str(agent_directory())}
+            self._command = (
+                *default_image.interpreter_command(python, "/.ropewalk/python"),
+                "-I", "-S", "/.ropewalk/agent/agent.py",
+            )  # fmt: skip
+            self._program = bubblewrap.find()
+        return self._program
+
+    def _bottom(self, workdir: str) -> str:
+        """The lowest layer: folders that must exist, whatever the image holds."""
+        if workdir not in self._bottoms:
+            with tempfile.TemporaryDirectory(dir=self._layout.layers, prefix=".staging-") as scratch:
+                root = Path(scratch, "root")
+                for name in ("proc", "dev", "tmp", ".ropewalk/python", ".ropewalk/agent", workdir.lstrip("/")):
+                    (root / name).mkdir(parents=True, exist_ok=True)
+                (root / "tmp").chmod(0o1777)
+                self._bottoms[workdir] = self._layers.add_tree(root).digest
+        return self._bottoms[workdir]
+
+
+def _rlimits(spec: SandboxSpec, parents: cgroups.Groups) -> dict[str, int]:
+    """Limits of each process; the coarse stand-ins for control groups where there are none."""
+    rlimits = {"RLIMIT_CORE": 0, "RLIMIT_NOFILE": OPEN_FILES_MAX}
+    if "memory" not in parents:
+        rlimits["RLIMIT_AS"] = spec.memory_bytes
+    if "pids" not in parents:
+        rlimits["RLIMIT_NPROC"] = spec.processes_max
+    return rlimits

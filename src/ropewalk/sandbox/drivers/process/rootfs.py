@@ -1,0 +1,95 @@
+# ruff: noqa: PTH  (pathlib would double the spawner's start and the size of every fork)
+"""A sandbox's root file system, built by the process that will become its bubblewrap, in namespaces of its own.
+
+Standard library only, since the spawner imports it without site-packages. Everything is mounted in a private mount
+namespace below `/tmp`, which a small private tmpfs covers; the host sees none of it, and all of it ends with the
+last process in that namespace:
+
+    /tmp/l/0 …    read-only layers, lowest first, owners translated to the tenant's ids
+    /tmp/b/…      what of the host bubblewrap and the agent need, read-only
+    /tmp/w        a tmpfs of the sandbox's disk size: u is what overlayfs writes to, w its scratch folder
+    /tmp/m        the overlay of these, which bubblewrap makes the root
+
+Paths in overlayfs' options are relative, since all options together must fit into one page.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TypedDict
+
+from ropewalk.sandbox.drivers.process import kernel
+
+PRIVATE = "/tmp"
+UPPER = "/tmp/w/u"
+
+
+class RootPlan(TypedDict):
+    """What to mount."""
+
+    layers: list[str]
+    """Folders on the host, lowest first."""
+    binds: dict[str, str]
+    """Folders on the host by the name below /tmp/b: bubblewrap, and what the agent runs with."""
+    owner: int
+    """The host's id for user and group 0 of the sandbox."""
+    disk_bytes: int
+    upper_mode: int
+    """Permissions of the root folder."""
+
+
+def build(plan: RootPlan, userns_fd: int | None) -> None:
+    """Mounts it all and enters the user namespace; `userns_fd` None: a new one that maps only the caller.
+
+    Raises:
+        OSError: the kernel refused a step; its text names the step.
+    """
+    uid, gid = os.geteuid(), os.getegid()
+    if userns_fd is None:
+        kernel.unshare(kernel.CLONE_NEWUSER | kernel.CLONE_NEWNS)
+        kernel.map_self(uid, gid)
+    else:
+        kernel.unshare(kernel.CLONE_NEWNS)
+    kernel.mount("", "/", "", kernel.MS_REC | kernel.MS_PRIVATE)
+    # Opened before the private tmpfs hides them: they may lie below /tmp.
+    trees = [kernel.clone_tree(path) for path in plan["layers"]]
+    trees += [kernel.clone_tree(path) for path in plan["binds"].values()]
+    places = [f"l/{at}" for at in range(len(plan["layers"]))] + [f"b/{name}" for name in plan["binds"]]
+    kernel.mount("tmpfs", PRIVATE, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "mode=755,size=1m")
+    os.chdir(PRIVATE)
+    for folder in ("l", "b", "w", "m"):
+        os.mkdir(folder, 0o755)
+    for tree, place in zip(trees, places, strict=True):
+        os.mkdir(place, 0o755)
+        kernel.make_read_only(tree, userns_fd)
+        kernel.attach(tree, place)
+        os.close(tree)
+    _mount_overlay(plan, rootless=userns_fd is None)
+    if userns_fd is not None:
+        kernel.enter(userns_fd, kernel.CLONE_NEWUSER)
+        os.setgroups([])
+        os.setresgid(0, 0, 0)
+        os.setresuid(0, 0, 0)
+
+
+def _mount_overlay(plan: RootPlan, *, rootless: bool) -> None:
+    inodes = max(4096, plan["disk_bytes"] // 4096)
+    kernel.mount(
+        "tmpfs",
+        "w",
+        "tmpfs",
+        kernel.MS_NOSUID | kernel.MS_NODEV,
+        f"mode=755,size={plan['disk_bytes']},nr_inodes={inodes}",
+    )
+    for folder, mode in (("w/u", plan["upper_mode"]), ("w/w", 0o700)):
+        os.mkdir(folder, mode)
+        os.chmod(folder, mode)
+        if not rootless:
+            os.chown(folder, plan["owner"], plan["owner"])
+    os.chdir("l")  # so that the lower folders' names are a number each
+    lower = ":".join(str(at) for at in reversed(range(len(plan["layers"]))))
+    options = f"lowerdir={lower},upperdir=../w/u,workdir=../w/w,redirect_dir=nofollow,index=off,metacopy=off"
+    kernel.mount(
+        "overlay", "../m", "overlay", kernel.MS_NOSUID | kernel.MS_NODEV, options + (",userxattr" if rootless else "")
+    )
+    os.chdir("/")

@@ -1,0 +1,323 @@
+# ruff: noqa: PTH  (pathlib would double the spawner's start and the size of every fork)
+"""The spawner: one small process per driver that is the parent of its sandboxes.
+
+It exists for three reasons. A process that enters namespaces must have one thread, which the driver's has not.
+Whatever way the driver's process ends, this one notices, ends the attached sandboxes and removes what they held.
+And bubblewrap's `--die-with-parent` needs a parent that lives exactly as long as the lease.
+
+Standard library only; started by `driver` with `python -I -S`. It is sent one datagram per request over a
+SOCK_SEQPACKET socket pair, JSON with descriptors beside it: a socket to answer on, and the listening socket that the
+agent inside inherits. On the answering socket follow `started` or `failed`, and later `ended`.
+"""
+
+from __future__ import annotations
+
+import array
+import fcntl
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from ropewalk.sandbox.drivers.process import cgroups, kernel, processes, rootfs, seccomp
+
+LISTEN_FD, SECCOMP_FD, INFO_FD, BOOT_ID_FD = 3, 4, 5, 6
+"""Descriptors of bubblewrap; the first reaches the agent too."""
+REQUEST_BYTES_MAX = 128 * 1024
+_STDERR_KEPT = 4096
+_OUT_OF_MEMORY_SCORE = "300"
+"""Above anything of the host's own, so that a machine out of memory ends a sandbox first."""
+
+
+class Sandbox:
+    """What the spawner knows of one child."""
+
+    def __init__(self, request: dict[str, Any], reply: socket.socket, pid: int) -> None:
+        self.folder: str = request["folder"]
+        self.groups: cgroups.Groups = request["groups"]
+        self.attached: bool = request["attached"]
+        self.reply = reply
+        self.pid = pid
+        self.started = processes.start_time(pid) or 0
+        self.init_pid = 0
+        self.pidfd = os.pidfd_open(pid)
+        self.failure = b""
+        self.info = b""
+        self.stderr = b""
+        self.pipes: dict[int, Callable[[], None]] = {}
+        self.announced = False
+
+    def answer(self, message: dict[str, Any]) -> None:
+        """Tells the driver, if it still listens."""
+        with suppress(OSError):
+            self.reply.send(json.dumps(message).encode())
+
+
+class Spawner:
+    """One epoll loop."""
+
+    def __init__(self, control: socket.socket, parent_pid: int) -> None:
+        self.control = control
+        self.epoll = select.epoll()
+        self.handlers: dict[int, Callable[[], None]] = {}
+        self.sandboxes: dict[int, Sandbox] = {}
+        self.users: dict[int, int] = {}
+        self.filter = seccomp.program()
+        self.done = False
+        self.watch(control.fileno(), self.on_request)
+        # A copy of the control socket in some fork of the driver would hide the driver's death: watch it itself.
+        self.watch(os.pidfd_open(parent_pid), self.on_orphaned)
+
+    def watch(self, fd: int, handler: Callable[[], None]) -> None:
+        self.handlers[fd] = handler
+        self.epoll.register(fd, select.EPOLLIN)
+
+    def unwatch(self, fd: int) -> None:
+        if self.handlers.pop(fd, None):
+            self.epoll.unregister(fd)
+            os.close(fd)
+
+    def run(self) -> None:
+        while not self.done:
+            for fd, _ in self.epoll.poll():
+                if handler := self.handlers.get(fd):
+                    handler()
+        self.end_attached()
+
+    def on_orphaned(self) -> None:
+        self.done = True
+
+    def on_request(self) -> None:
+        data, ancillary, _, _ = self.control.recvmsg(REQUEST_BYTES_MAX, socket.CMSG_SPACE(2 * 4))
+        if not data:
+            self.done = True
+            return
+        fds = array.array("i")
+        for _, _, payload in ancillary:
+            fds.frombytes(payload[: len(payload) - len(payload) % fds.itemsize])
+        reply = socket.socket(fileno=fds[0])
+        listener = fds[1]
+        for fd in fds:
+            os.set_inheritable(fd, False)
+        try:
+            self.start(json.loads(data), reply, listener)
+        except (OSError, ValueError) as error:
+            with suppress(OSError):
+                reply.send(
+                    json.dumps({"event": "failed", "error": str(error), "errno": getattr(error, "errno", 0)}).encode()
+                )
+            reply.close()
+        finally:
+            os.close(listener)
+
+    def start(self, request: dict[str, Any], reply: socket.socket, listener: int) -> None:
+        """Forks the process that becomes bubblewrap."""
+        base: int | None = request["base"]
+        userns = None if base is None else self.user_namespace(base)
+        groups = cgroups.create(request["parents"], request["name"], **request["limits"]) if request["parents"] else {}
+        request["groups"] = groups
+        pipes = [os.pipe() for _ in range(3)]
+        try:
+            pid = os.fork()
+        except OSError:
+            cgroups.remove(groups)
+            raise
+        if pid == 0:
+            become(request, self.filter, userns, listener, [write for _, write in pipes])
+        for _, write in pipes:
+            os.close(write)
+        sandbox = Sandbox(request, reply, pid)
+        self.sandboxes[pid] = sandbox
+        write_down(sandbox)
+        for (read, _), handler in zip(pipes, (self.on_failure, self.on_info, self.on_stderr), strict=True):
+            os.set_blocking(read, False)
+            sandbox.pipes[read] = partial(handler, sandbox, read)
+            self.watch(read, sandbox.pipes[read])
+        self.watch(sandbox.pidfd, partial(self.on_end, sandbox))
+
+    def user_namespace(self, base: int) -> int:
+        """A descriptor of the user namespace in which 0 … 65535 are `base` … on the host. It lives as long as it."""
+        if base not in self.users:
+            ready, go = os.pipe(), os.pipe()
+            pid = os.fork()
+            if pid == 0:
+                kernel.unshare(kernel.CLONE_NEWUSER)
+                os.write(ready[1], b"1")
+                os.read(go[0], 1)
+                os._exit(0)
+            try:
+                os.close(ready[1])
+                if os.read(ready[0], 1) != b"1":
+                    raise OSError(1, "user namespace: the kernel refused to make one")
+                kernel.map_ids(pid, base, 65536)
+                self.users[base] = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+            finally:
+                os.write(go[1], b"1")
+                os.waitpid(pid, 0)
+                for fd in (ready[0], *go):
+                    os.close(fd)
+        return self.users[base]
+
+    def on_failure(self, sandbox: Sandbox, fd: int) -> None:
+        data = os.read(fd, 4096)
+        sandbox.failure += data
+        if not data:
+            self.unwatch(fd)
+
+    def on_info(self, sandbox: Sandbox, fd: int) -> None:
+        data = os.read(fd, 4096)
+        sandbox.info += data
+        with suppress(ValueError, KeyError):
+            sandbox.init_pid = json.loads(sandbox.info)["child-pid"]
+            write_down(sandbox)
+            sandbox.announced = True
+            sandbox.answer({"event": "started", "pid": sandbox.pid, "init": sandbox.init_pid})
+            data = b""
+        if not data:
+            self.unwatch(fd)
+
+    def on_stderr(self, sandbox: Sandbox, fd: int) -> None:
+        data = os.read(fd, 65536)
+        sandbox.stderr = (sandbox.stderr + data)[-_STDERR_KEPT:]
+        if not data:
+            self.unwatch(fd)
+
+    def on_end(self, sandbox: Sandbox) -> None:
+        """It is over: keep the last figures, remove its groups, tell the driver."""
+        _, status = os.waitpid(sandbox.pid, 0)
+        self.unwatch(sandbox.pidfd)
+        self.sandboxes.pop(sandbox.pid, None)
+        for fd, handler in sandbox.pipes.items():
+            if fd in self.handlers:  # the end may be seen before what was written before it
+                with suppress(OSError):
+                    handler()
+                self.unwatch(fd)
+        kill_rest(sandbox)
+        end: dict[str, Any] = {"status": os.waitstatus_to_exitcode(status), **cgroups.measure(sandbox.groups)}
+        write_file(sandbox.folder, "end.json", end)
+        cgroups.remove(sandbox.groups)
+        text = sandbox.stderr.decode("utf-8", "replace").strip()
+        if not sandbox.announced:
+            error: dict[str, Any] = {"error": f"bubblewrap: {text or 'ended at once'}", "errno": 0}
+            with suppress(ValueError):
+                error = json.loads(sandbox.failure)
+            sandbox.answer({"event": "failed", **error})
+        sandbox.answer({"event": "ended", "stderr": text, **end})
+        sandbox.reply.close()
+
+    def end_attached(self) -> None:
+        """The driver is gone: so is the lease of all that was attached to it."""
+        attached = [sandbox for sandbox in self.sandboxes.values() if sandbox.attached]
+        for sandbox in attached:
+            kill_rest(sandbox)
+        for sandbox in attached:
+            processes.wait(sandbox.pid, sandbox.started, 5.0)
+            with suppress(OSError):
+                os.kill(sandbox.pid, signal.SIGKILL)
+            with suppress(OSError):
+                os.waitpid(sandbox.pid, 0)
+            cgroups.remove(sandbox.groups)
+            remove_folder(sandbox.folder)
+
+
+def become(request: dict[str, Any], filter_: bytes, userns: int | None, listener: int, pipes: list[int]) -> None:
+    """In the child: from a fork of the spawner to bubblewrap. Never returns."""
+    failure, info, stderr = pipes
+    step = "start"
+    try:
+        os.setsid()
+        if request["attached"]:
+            kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+        with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
+            file.write(_OUT_OF_MEMORY_SCORE)
+        step = "control groups"
+        cgroups.join(request["groups"])
+        step = "root file system"
+        rootfs.build(request["plan"], userns)
+        step = "limits"
+        for name, value in request["rlimits"].items():
+            resource.setrlimit(getattr(resource, name), (value, value))
+        step = "bubblewrap"
+        files = [data_file(filter_), data_file(request["boot_id"].encode())]
+        sources = [os.open("/dev/null", os.O_RDWR), stderr, stderr, listener, files[0], info, files[1]]
+        # First out of the way of the numbers that they are to have.
+        high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 16) for fd in sources]
+        failure = fcntl.fcntl(failure, fcntl.F_DUPFD_CLOEXEC, 16)
+        for at, fd in enumerate(high):
+            os.dup2(fd, at, inheritable=True)
+        os.execve(request["program"], request["argv"], {"LD_BIND_NOW": "0"})
+    except BaseException as error:
+        text = json.dumps({"error": f"{step}: {error}", "errno": getattr(error, "errno", 0) or 0, "step": step})
+        with suppress(OSError):
+            os.write(failure, text.encode())
+    finally:
+        os._exit(127)
+
+
+def data_file(data: bytes) -> int:
+    """A descriptor that reads these bytes."""
+    fd = os.memfd_create("ropewalk", os.MFD_CLOEXEC)
+    os.write(fd, data)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
+
+
+def kill_rest(sandbox: Sandbox) -> None:
+    """The first process of a process namespace takes all others with it; before there is one, groups tell."""
+    with suppress(OSError):
+        if sandbox.init_pid and sandbox.pid in self_children(sandbox.init_pid):
+            os.kill(sandbox.init_pid, signal.SIGKILL)
+        elif not sandbox.init_pid:
+            os.kill(sandbox.pid, signal.SIGKILL)
+
+
+def self_children(init_pid: int) -> tuple[int, ...]:
+    """The parent of a process, as a tuple; empty when it is gone."""
+    with suppress(OSError), open(f"/proc/{init_pid}/stat", "rb") as file:
+        return (int(file.read().rpartition(b")")[2].split()[1]),)
+    return ()
+
+
+def write_down(sandbox: Sandbox) -> None:
+    """Who the sandbox's processes are, for whoever cleans up after a crash."""
+    init_started = processes.start_time(sandbox.init_pid) if sandbox.init_pid else 0
+    write_file(sandbox.folder, "processes.json", {
+        "pid": sandbox.pid, "started": sandbox.started,
+        "init_pid": sandbox.init_pid, "init_started": init_started or 0, "groups": sandbox.groups,
+    })  # fmt: skip
+
+
+def write_file(folder: str, name: str, value: dict[str, Any]) -> None:
+    """Whole or not at all; nothing where the folder is gone."""
+    with suppress(OSError):
+        with open(f"{folder}/{name}.new", "w", encoding="utf-8") as file:
+            json.dump(value, file)
+        os.replace(f"{folder}/{name}.new", f"{folder}/{name}")
+
+
+def remove_folder(folder: str) -> None:
+    """A sandbox's folder holds files alone."""
+    with suppress(OSError):
+        for entry in os.scandir(folder):
+            with suppress(OSError):
+                os.unlink(entry.path)
+        os.rmdir(folder)
+
+
+def main() -> None:
+    """argv: the control socket's descriptor, the driver's process id."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    os.umask(0o022)
+    control = socket.socket(fileno=int(sys.argv[1]))
+    control.set_inheritable(False)
+    Spawner(control, int(sys.argv[2])).run()

@@ -1,0 +1,190 @@
+"""Images: what a sandbox's root file system starts from. A record names layers, variables and a folder to start in.
+
+The default image is made once per machine from what is installed here (see `default_image`), so that an air-gapped
+machine has one too. Others come from a root folder or a tar archive.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from ropewalk.core.errors import CallerError, UnavailableError
+from ropewalk.core.records import Record, canonical_bytes, decode_own, digest
+from ropewalk.sandbox import archives, default_image, trees
+from ropewalk.sandbox.layers import LayerStore
+from ropewalk.store.layout import Layout
+
+Progress = Callable[[str], None]
+"""Is told what is done next, in a few words."""
+
+PATH_VARIABLE = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+class ImageRecord(Record):
+    """A stored image."""
+
+    layers: tuple[str, ...]
+    """Digests, lowest first."""
+    env: dict[str, str] = {}
+    workdir: str = "/work"
+    label: str = ""
+    """For people; not part of the identity."""
+
+    @property
+    def digest(self) -> str:
+        """Of all that a sandbox can see of it."""
+        return digest({"layers": self.layers, "env": self.env, "workdir": self.workdir})
+
+
+class ImageStore:
+    """All images below one state directory. Synchronous and safe to use from many threads and processes."""
+
+    def __init__(self, layout: Layout, layers: LayerStore | None = None) -> None:
+        self._root = layout.images
+        self.layers = layers or LayerStore(layout)
+
+    def default(self, progress: Progress | None = None) -> ImageRecord:
+        """Python with pytest, a shell and the usual small programs; built at the first call, some seconds.
+
+        It holds this interpreter's standard library and nothing of its site-packages but pytest and what pytest
+        needs. A change of interpreter or pytest makes a new one.
+
+        Raises:
+            UnavailableError: no room, or this interpreter cannot be copied.
+            IntegrityError: an installed file is not what its package says.
+        """
+        tell = progress or (lambda what: None)
+        pointer = self._root / f"default-{default_image.key()[:32]}"
+        if record := self._pointed(pointer):
+            return record
+        with self._locked("default"):
+            if record := self._pointed(pointer):
+                return record
+            self._sweep()
+            with self._staging() as staging:
+                root = staging / "root"
+                root.mkdir()
+                default_image.build(root, tell)
+                tell("storing the layer")
+                layer = self.layers.add_tree(root)
+            record = self._keep(ImageRecord(layers=(layer.digest,), env={"PATH": PATH_VARIABLE}, label="default"))
+            _replace(pointer, record.digest.encode())
+        return record
+
+    def from_directory(self, path: Path, *, label: str = "") -> ImageRecord:
+        """An image out of a root folder; everything in it will belong to root.
+
+        Raises:
+            CallerError: no readable folder, or past the limits `TREE_*`.
+            UnavailableError: no room.
+        """
+        layer = self.layers.add_tree(path)
+        return self._keep(ImageRecord(layers=(layer.digest,), env={"PATH": PATH_VARIABLE}, label=label or path.name))
+
+    def from_tar(self, path: Path, *, label: str = "") -> ImageRecord:
+        """An image out of a tar archive of a root folder, packed or not; owners are kept where this process is root.
+
+        Devices and pipes are left out, setuid bits dropped.
+
+        Raises:
+            CallerError: no tar archive, a member that leaves the tree, or past the limits `TREE_*`.
+            UnavailableError: no room.
+        """
+        with self._staging() as staging:
+            owners = archives.unpack(path, staging / "root")
+            layer = self.layers.add_tree(staging / "root", owner=owners)
+        return self._keep(ImageRecord(layers=(layer.digest,), env={"PATH": PATH_VARIABLE}, label=label or path.name))
+
+    def add(self, record: ImageRecord) -> ImageRecord:
+        """Keeps an image made of layers that are stored already.
+
+        Raises:
+            CallerError: there is no such layer.
+        """
+        for layer in record.layers:
+            self.layers.path(layer)
+        return self._keep(record)
+
+    def get(self, digest: str) -> ImageRecord:
+        """The image of that digest.
+
+        Raises:
+            CallerError: there is none.
+            IntegrityError: its record is damaged.
+        """
+        if not re.fullmatch(r"[0-9a-f]{64}", digest) or not (path := self._root / f"{digest}.json").is_file():
+            raise CallerError(f"There is no image {digest!r}.", next_step="see `ropewalk image ls`.")
+        return decode_own(path.read_bytes(), ImageRecord)
+
+    def records(self) -> Iterator[ImageRecord]:
+        """All images, in no order."""
+        for path in sorted(self._root.glob("*.json")):
+            yield decode_own(path.read_bytes(), ImageRecord)
+
+    def _pointed(self, pointer: Path) -> ImageRecord | None:
+        with suppress(OSError, CallerError):
+            record = self.get(pointer.read_text("ascii").strip())
+            for layer in record.layers:
+                self.layers.path(layer)
+            return record
+        return None
+
+    def _keep(self, record: ImageRecord) -> ImageRecord:
+        _replace(self._root / f"{record.digest}.json", canonical_bytes(record))
+        return record
+
+    @contextmanager
+    def _locked(self, name: str) -> Iterator[None]:
+        try:
+            fd = os.open(self._root / f".{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise UnavailableError(f"No image can be stored in {self._root}: {error.strerror}.") from error
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(fd)
+
+    @contextmanager
+    def _staging(self) -> Iterator[Path]:
+        try:
+            staging = Path(tempfile.mkdtemp(prefix=".staging-", dir=self._root))
+        except OSError as error:
+            raise UnavailableError(f"No image can be stored in {self._root}: {error.strerror}.") from error
+        lock = os.open(staging, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield staging
+        except OSError as error:
+            raise UnavailableError(f"The image could not be made: {error.strerror or error}.") from error
+        finally:
+            trees.remove(staging)
+            os.close(lock)
+
+    def _sweep(self) -> None:
+        """Removes what an interrupted build left."""
+        for entry in self._root.glob(".staging-*"):
+            fd = os.open(entry, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                trees.remove(entry)
+            except BlockingIOError:
+                pass
+            finally:
+                os.close(fd)
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Whole or not at all."""
+    try:
+        fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
+        fresh.write_bytes(data)
+        fresh.replace(path)
+    except OSError as error:
+        raise UnavailableError(f"{path} cannot be written: {error.strerror}.") from error

@@ -1,0 +1,261 @@
+"""Layers: content-addressed directory trees, the read-only parts that root file systems are stacked from.
+
+Stored as `layers/<digest>/`: `tree/` with owners as the ids inside a sandbox (0 … 65535), `manifest`, one line of
+canonical JSON per member whose sha256 is the digest, and `record.json`. A layer appears by one rename, whole, and is
+never changed; equal content is stored once.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+import secrets
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path, PurePosixPath
+
+from ropewalk.core.errors import CallerError, IntegrityError, RopewalkError, UnavailableError
+from ropewalk.core.records import Record, canonical_bytes, decode_own
+from ropewalk.sandbox import trees
+from ropewalk.sandbox.trees import Owner, Tree
+from ropewalk.store.layout import Layout
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_WATCHED_MEMBERS = 512
+"""Layers of at most so many members are looked over at every use for changed times; larger ones are not."""
+
+
+class LayerRecord(Record):
+    """A stored layer."""
+
+    digest: str
+    bytes: int
+    """Of its files."""
+    files: int
+    """Members of any kind."""
+    skipped: int = 0
+    """Sockets, pipes and devices that were left out."""
+
+
+class LayerStore:
+    """All layers below one state directory. Synchronous and safe to use from many threads and processes."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._root = layout.layers
+        self._verified: dict[str, tuple[int, ...]] = {}
+
+    def add_tree(
+        self, path: Path | int, *, owner: Owner = trees.as_root, without: frozenset[str] = frozenset()
+    ) -> LayerRecord:
+        """Copies a tree in.
+
+        Args:
+            path: a folder, or a descriptor of one.
+            owner: translates owners; by default everything belongs to root.
+            without: relative paths left out with all below them.
+
+        Raises:
+            CallerError: no readable folder, or past the limits `TREE_*`.
+            UnavailableError: no room. Nothing is left behind.
+        """
+        with self._staging() as staging:
+            return self._keep(staging, trees.copy(path, staging / "tree", owner=owner, without=without))
+
+    def add_files(self, files: Mapping[str, bytes], *, modes: Mapping[str, int] | None = None) -> LayerRecord:
+        """A layer of these files. Names are absolute paths inside, without the leading slash; mode 0644 by default.
+
+        Folders on the way belong to root with mode 0755, times are zero, so that equal files make equal layers.
+
+        Raises:
+            CallerError: a name that is absolute, leaves the tree, or is a folder of another one.
+            UnavailableError: no room. Nothing is left behind.
+        """
+        with self._staging() as staging:
+            source = staging / "source"
+            source.mkdir()
+            for name, data in files.items():
+                place = source / check_name(name)
+                try:
+                    place.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
+                    place.write_bytes(data)
+                except (NotADirectoryError, IsADirectoryError, FileExistsError) as error:
+                    raise CallerError(f"{name!r} is a file and a folder at once.") from error
+                place.chmod((modes or {}).get(name, 0o644) & 0o777)
+            for folder, names, members in os.walk(source, topdown=False):
+                for member in (*names, *members):
+                    os.utime(Path(folder, member), (0, 0))
+                Path(folder).chmod(0o755)
+            return self._keep(staging, trees.copy(source, staging / "tree"))
+
+    def path(self, digest: str) -> Path:
+        """The folder to mount.
+
+        Raises:
+            CallerError: there is no such layer.
+        """
+        if not _DIGEST.fullmatch(digest) or not (folder := self._root / digest).is_dir():
+            raise CallerError(f"There is no layer {digest!r}.", next_step="build or import it first.")
+        return folder / "tree"
+
+    def record(self, digest: str) -> LayerRecord:
+        """What is known of a layer.
+
+        Raises:
+            CallerError: there is no such layer.
+        """
+        return decode_own((self.path(digest).parent / "record.json").read_bytes(), LayerRecord)
+
+    def records(self) -> Iterator[LayerRecord]:
+        """All layers, in no order."""
+        for entry in sorted(self._root.iterdir()) if self._root.is_dir() else ():
+            if _DIGEST.fullmatch(entry.name):
+                with suppress(CallerError):
+                    yield self.record(entry.name)
+
+    def verify(self, digest: str) -> None:
+        """Reads every byte.
+
+        Raises:
+            CallerError: there is no such layer.
+            IntegrityError: something was changed, added or lost. The message names the first such path.
+        """
+        tree = self.path(digest)
+        try:
+            manifest = (tree.parent / "manifest").read_bytes()
+            found = trees.describe(tree)
+        except (OSError, RopewalkError) as error:
+            raise IntegrityError(f"Layer {digest[:12]}… cannot be read: {error}.") from error
+        if hashlib.sha256(manifest).hexdigest() != digest or found.manifest != manifest:
+            raise IntegrityError(
+                f"Layer {digest[:12]}… was changed after it was stored: {_first_difference(manifest, found.manifest)}.",
+                next_step="remove it and build it again; do not trust what was made from it.",
+            )
+        self._verified[digest] = _fingerprint(tree)
+
+    def check(self, digest: str) -> Path:
+        """The folder to mount, verified as far as every use can afford.
+
+        The first time in this process every byte is read. After that a small layer (at most 512 members) is looked
+        over for change times, sizes and members, and read again where something moved; of a large one only its
+        first folders are looked at. Whoever fears a patient attacker on the host calls `verify`.
+
+        Raises:
+            CallerError: there is no such layer.
+            IntegrityError: it was changed.
+        """
+        tree = self.path(digest)
+        if self._verified.get(digest) != _fingerprint(tree):
+            self.verify(digest)
+        return tree
+
+    def remove(self, digest: str) -> None:
+        """Forgets a layer; nothing where it is gone. Running sandboxes keep what they mounted only in parts:
+        remove what no sandbox and no snapshot uses."""
+        if _DIGEST.fullmatch(digest):
+            grave = self._root / f".removed-{secrets.token_hex(8)}"
+            with suppress(FileNotFoundError):
+                (self._root / digest).rename(grave)
+                trees.remove(grave)
+            self._verified.pop(digest, None)
+
+    def sweep(self) -> int:
+        """Removes what interrupted work left behind; returns how many such folders."""
+        count = 0
+        for entry in list(self._root.iterdir()) if self._root.is_dir() else ():
+            if entry.name.startswith(".removed-") or (entry.name.startswith(".staging-") and _abandoned(entry)):
+                trees.remove(entry)
+                count += 1
+        return count
+
+    @contextmanager
+    def _staging(self) -> Iterator[Path]:
+        """A private folder; its lock tells `sweep` that somebody is at work in it."""
+        try:
+            self._root.mkdir(parents=True, exist_ok=True, mode=0o700)
+            staging = Path(tempfile.mkdtemp(prefix=".staging-", dir=self._root))
+            lock = os.open(staging, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise UnavailableError(f"No layer can be stored in {self._root}: {error.strerror}.") from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield staging
+        except OSError as error:
+            raise UnavailableError(
+                f"A layer could not be stored in {self._root}: {error.strerror or error}."
+            ) from error
+        finally:
+            trees.remove(staging)
+            os.close(lock)
+
+    def _keep(self, staging: Path, tree: Tree) -> LayerRecord:
+        manifest = tree.manifest
+        digest = hashlib.sha256(manifest).hexdigest()
+        record = LayerRecord(digest=digest, bytes=tree.size, files=len(tree.entries), skipped=tree.skipped)
+        folder = staging / "layer"
+        folder.mkdir(mode=0o700)
+        (staging / "tree").rename(folder / "tree")
+        (folder / "manifest").write_bytes(manifest)
+        (folder / "record.json").write_bytes(canonical_bytes(record))
+        try:
+            folder.rename(self._root / digest)
+        except OSError:
+            if not (self._root / digest).is_dir():
+                raise
+        else:
+            self._verified[digest] = _fingerprint(self._root / digest / "tree")
+        return self.record(digest)
+
+
+def check_name(name: str) -> PurePosixPath:
+    """A relative path that stays below where it is put.
+
+    Raises:
+        CallerError: it does not.
+    """
+    path = PurePosixPath(name)
+    if not name or path.is_absolute() or ".." in path.parts or path == PurePosixPath(".") or "\0" in name:
+        raise CallerError(f"{name!r} is not a path inside a layer.", next_step="give a relative one without '..'.")
+    return path
+
+
+def _abandoned(staging: Path) -> bool:
+    try:
+        fd = os.open(staging, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Between its making and its locking there is an instant.
+        return time.time() - os.fstat(fd).st_mtime > 1
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+
+
+def _fingerprint(tree: Path) -> tuple[int, ...]:
+    """Changes when a small tree does; of a large one, when its uppermost folders do."""
+    marks: list[int] = []
+    folders = [str(tree)]
+    while folders and len(marks) < _WATCHED_MEMBERS * 4:
+        try:
+            with os.scandir(folders.pop(0)) as entries:
+                for entry in entries:
+                    found = entry.stat(follow_symlinks=False)
+                    marks += (found.st_ino, found.st_size, found.st_ctime_ns, found.st_mode)
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(entry.path)
+        except OSError:
+            marks.append(-1)
+    return (hash(tuple(marks[: _WATCHED_MEMBERS * 4])), len(marks))
+
+
+def _first_difference(expected: bytes, found: bytes) -> str:
+    before, after = expected.splitlines(), found.splitlines()
+    for line in sorted({*before} ^ {*after}):
+        return f"{'lost or changed' if line in before else 'added or changed'}: {line[:200].decode('utf-8', 'replace')}"
+    return "order of members"
