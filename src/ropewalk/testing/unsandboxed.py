@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import anyio
 from anyio.abc import ByteStream
@@ -32,9 +34,44 @@ from ropewalk.sandbox.contract import (
     SandboxStats,
     SnapshotRecord,
 )
+from ropewalk.sandbox.sandboxes import MadeOfLayers, Sandboxes
+from ropewalk.store.layout import Layout
 
-NAMESPACE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--mount")
-"""As `prefix`, for root: the agent is process 1 of a process namespace of its own, as in a real sandbox."""
+NAMESPACE = (
+    "unshare", *(() if os.geteuid() == 0 else ("--user", "--map-root-user")),
+    "--pid", "--fork", "--kill-child", "--mount-proc", "--mount",
+)  # fmt: skip
+"""As `prefix`: the agent is process 1 of a process namespace of its own, as in a real sandbox. Root inside."""
+
+
+class NoImages:
+    """An image store without images."""
+
+    def records(self) -> tuple[MadeOfLayers, ...]:
+        return ()
+
+
+class NoLayers:
+    """A layer store that remembers what was to be removed."""
+
+    def __init__(self) -> None:
+        self.removed: list[str] = []
+
+    def remove(self, digest: str) -> None:
+        self.removed.append(digest)
+
+
+def unsandboxed_service(root: Path, *, prefix: tuple[str, ...] = NAMESPACE) -> Sandboxes:
+    """A service with no isolation below `root`, whose path should be short (it holds sockets)."""
+    folder = root / "s"
+    folder.mkdir(parents=True)
+    driver = UnsandboxedDriver(folder, prefix=prefix)
+    return Sandboxes(driver, Layout(root / "state").ensure(), images=NoImages(), layers=NoLayers())
+
+
+def unsandboxed_spec(**fields: Any) -> SandboxSpec:
+    """A spec that the driver takes."""
+    return SandboxSpec(**{"tenant": "tests", "image": "0" * 64, **fields})
 
 
 class UnsandboxedDriver:
