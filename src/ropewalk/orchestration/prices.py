@@ -1,4 +1,4 @@
-"""Prices and other assumptions about hosts: shipped with their sources in `prices.toml`, every one to be overwritten."""
+"""Prices and other assumptions about hosts: shipped with their sources in `prices.toml`, to be overwritten at will."""
 
 from __future__ import annotations
 

@@ -85,20 +85,20 @@ class DirectoryBlobs:
             source = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as error:
             raise CallerError(f"{path} cannot be stored: {error.strerror}.") from error
-        with os.fdopen(source, "rb") as reader:
-            if not stat.S_ISREG(os.fstat(source).st_mode):
-                raise CallerError(f"{path} cannot be stored: it is not a regular file.")
-            with self._storing(), self._temporary() as (file, temporary):
-                state = hashlib.sha256()
-                while chunk := reader.read(_CHUNK_BYTES):
-                    state.update(chunk)
-                    file.write(chunk)
-                digest = state.hexdigest()
-                if not self._has(digest):
-                    file.flush()
-                    _seal(file)
-                    self._publish(temporary, digest)
-                self._flush((digest,))
+        if not _is_regular(source):
+            os.close(source)
+            raise CallerError(f"{path} cannot be stored: it is not a regular file.")
+        with os.fdopen(source, "rb") as reader, self._storing(), self._temporary() as (file, temporary):
+            state = hashlib.sha256()
+            while chunk := reader.read(_CHUNK_BYTES):
+                state.update(chunk)
+                file.write(chunk)
+            digest = state.hexdigest()
+            if not self._has(digest):
+                file.flush()
+                _seal(file)
+                self._publish(temporary, digest)
+            self._flush((digest,))
         return digest
 
     def get(self, digest: str, *, bytes_max: int) -> bytes:
@@ -138,17 +138,17 @@ class DirectoryBlobs:
     def _reader(self, digest: str) -> io.FileIO:
         path = self._path(digest)
         try:
-            file = io.FileIO(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK))
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         except FileNotFoundError:
             raise CallerError(f"No blob {digest} in {self.root}.") from None
         except OSError as error:
             if error.errno == errno.ELOOP:
                 raise self._damaged(digest) from error
             raise self._unavailable(error) from error
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            file.close()
+        if not _is_regular(descriptor):
+            os.close(descriptor)
             raise self._damaged(digest)
-        return file
+        return io.FileIO(descriptor)
 
     def _has(self, digest: str) -> bool:
         """Whether the blob is there and whole: a damaged one must not pass for stored."""
@@ -264,6 +264,10 @@ def _damaged(digest: str, path: Path) -> IntegrityError:
         f"Blob {digest} is damaged: the bytes in {path} do not have that digest.",
         next_step="restore the file from a backup, or remove it and store its source again.",
     )
+
+
+def _is_regular(descriptor: int) -> bool:
+    return stat.S_ISREG(os.fstat(descriptor).st_mode)
 
 
 def _seal(file: BinaryIO) -> None:
