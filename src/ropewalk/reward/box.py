@@ -54,11 +54,13 @@ class Box(Protocol):
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
         stdin: bytes = b"",
-        timeout_s: float = ...,
+        timeout_s: float | None = ...,
         output_bytes_max: int = ...,
     ) -> CommandResult: ...
 
-    async def read_many(self, paths: Sequence[str]) -> Mapping[str, bytes]: ...
+    async def read_many(
+        self, paths: Sequence[str], *, bytes_max: int = ..., follow: bool = True
+    ) -> Mapping[str, bytes]: ...
 
     async def write_many(self, files: Mapping[str, bytes]) -> None: ...
 

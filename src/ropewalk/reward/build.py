@@ -2,12 +2,40 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from typing import Any, Final
 
-from ropewalk.core.records import Record
-from ropewalk.reward.box import Boxes
+import anyio.to_thread
+
+from ropewalk.core import limits
+from ropewalk.core.errors import CallerError
+from ropewalk.core.records import Record, canonical_bytes, decode_own
+from ropewalk.interface.task import FileSet
+from ropewalk.reward.box import Box, Boxes
+from ropewalk.reward.bundle import write_files
+from ropewalk.reward.globs import matches_any
 from ropewalk.reward.spec import GraderLimits, GraderSpec
+from ropewalk.reward.suite import Emission, SuitePlan, SuiteRecord, SuiteRunner, TestOutcome, probe_files
+from ropewalk.reward.values.assertions import Kind
+from ropewalk.reward.values.codec import is_plain, same
+from ropewalk.reward.values.entropy import GUESS_BITS_MIN, guess_bits, outlines_in
+from ropewalk.reward.values.expected import (
+    ExpectedRecord,
+    ExpectedTest,
+    ExpectedValue,
+    differing,
+    matches,
+    record_matches,
+    tolerance_of,
+)
+from ropewalk.reward.values.instrument import Instrumented, instrument
+from ropewalk.sandbox.contract import SandboxSpec
 from ropewalk.store.contract import Blobs
+
+RECORDINGS: Final = 3
+"""Runs on the reference, each with another hash seed: what differs between them does not vote."""
+_ROUNDS_MAX = 4
 
 
 class GraderDraft(Record):
@@ -51,6 +79,13 @@ class GraderBuild(Record):
     guess_bits: float = 0.0
 
 
+class _Refused(Exception):
+    def __init__(self, reason: str, detail: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.detail = detail
+
+
 async def build_values_grader(
     boxes: Boxes,
     blobs: Blobs,
@@ -71,7 +106,284 @@ async def build_values_grader(
             there is no secret and counts no bits.
 
     Raises:
-        CallerError: the draft makes no sense.
+        CallerError: the oracle is not in the blob store.
         SandboxGoneError, UnavailableError: our side failed; try again.
     """
-    raise NotImplementedError
+    build = _Build(boxes, blobs, draft, test_files)
+    try:
+        return await build.run(visible_files)
+    except _Refused as refusal:
+        return GraderBuild(spec=None, refused=refusal.reason, detail=refusal.detail[:500])
+
+
+class _Build:
+    def __init__(self, boxes: Boxes, blobs: Blobs, draft: GraderDraft, test_files: Mapping[str, bytes]) -> None:
+        self._boxes = boxes
+        self._blobs = blobs
+        self._draft = draft
+        self._files = dict(test_files)
+        self._runner = SuiteRunner()
+        self._modules: dict[str, Instrumented] = {}
+        self._kinds: dict[str, Kind] = {}
+
+    async def run(self, visible_files: Mapping[str, bytes]) -> GraderBuild:
+        """All of it.
+
+        Raises:
+            _Refused: no grader comes out of this.
+        """
+        if not self._draft.tests:
+            raise _Refused("not_collected", "no held-out tests")
+        reference, broken = await self._create(), await self._create()
+        try:
+            oracle = await self._get(self._draft.oracle, FileSet)
+            await write_files(reference, self._blobs, oracle.files, workdir=self._draft.workdir)
+            for path in oracle.deleted:
+                await reference.remove(f"{self._draft.workdir}/{path}")
+            recordings = await self._record(reference)
+            expected = self._expected(recordings)
+            keys = tuple(test.key for test in expected.tests)
+            await self._check_shipped(reference, expected, keys)
+            killers, killer_values = await self._kill(broken, expected, keys)
+            visible = [content.decode("utf-8", "replace") for content in visible_files.values()]
+            visible += await self._sources(broken)
+        finally:
+            await reference.close()
+            await broken.close()
+        visible += [module.shipped for module in self._modules.values()]
+        bits = guess_bits(
+            ((value.kind, json.loads(value.value)) for value in killer_values),
+            await anyio.to_thread.run_sync(outlines_in, visible),
+        )
+        if bits < GUESS_BITS_MIN:
+            raise _Refused("low_entropy", f"{len(killer_values)} telling values are worth {bits:.0f} bits")
+        names = {test.key: test.node_id for test in recordings[0].tests}
+        return await self._store(expected, bits, [names[key] for key in killers], names, len(killer_values))
+
+    async def _create(self) -> Box:
+        draft = self._draft
+        return await self._boxes.create(
+            SandboxSpec(
+                tenant=draft.tenant,
+                image=draft.image,
+                layers=draft.layers,
+                workdir=draft.workdir,
+                memory_bytes=draft.limits.memory_bytes,
+                labels={"purpose": "grader-build"},
+            )
+        )
+
+    async def _get(self, digest: str, kind: type[FileSet]) -> FileSet:
+        data = await anyio.to_thread.run_sync(lambda: self._blobs.get(digest, bytes_max=limits.JSON_BYTES_MAX))
+        return decode_own(data, kind)
+
+    def _instrument(self, excluded: frozenset[str]) -> None:
+        required = {test.split("::")[0] for test in self._draft.tests}
+        self._modules, self._kinds = {}, {}
+        for number, path in enumerate(sorted(self._files)):
+            if not path.endswith(".py"):
+                continue
+            try:
+                module = instrument(self._files[path].decode(), prefix=f"{number}.", excluded=excluded)
+            except (CallerError, UnicodeDecodeError) as error:
+                if path in required:
+                    raise _Refused("not_parsable", f"{path}: {error}") from error
+                continue
+            if module.kinds:
+                self._modules[path] = module
+                self._kinds |= module.kinds
+
+    def _plan(self, tests: tuple[str, ...], *, seed: int, node_ids: bool) -> SuitePlan:
+        return suite_plan(self._draft, tests=tests, hash_seed=seed, node_ids=node_ids)
+
+    async def _install(self, box: Box, *, shipped: bool) -> None:
+        await box.write_many(
+            {f"{self._draft.workdir}/{path}": content for path, content in self._test_files(shipped=shipped).items()}
+        )
+
+    def _test_files(self, *, shipped: bool) -> dict[str, bytes]:
+        files = dict(self._files)
+        for path, module in self._modules.items():
+            files[path] = (module.shipped if shipped else module.recording).encode()
+        return files
+
+    async def _record(self, box: Box) -> list[SuiteRecord]:
+        """Runs on the reference. Points that cannot be compared outside are left as they were, and it starts anew."""
+        excluded: frozenset[str] = frozenset()
+        for _ in range(_ROUNDS_MAX):
+            await anyio.to_thread.run_sync(self._instrument, excluded)
+            await self._install(box, shipped=False)
+            first = await self._run_reference(box, seed=0)
+            demoted = self._not_comparable(first)
+            if not demoted:
+                more = [await self._run_reference(box, seed=seed) for seed in range(1, RECORDINGS)]
+                return [first, *more]
+            excluded |= demoted
+        raise _Refused("reference_fails", "assertions go on failing on the reference")
+
+    async def _run_reference(self, box: Box, *, seed: int) -> SuiteRecord:
+        record = await self._runner.run(box, self._plan(self._draft.tests, seed=seed, node_ids=True))
+        if not record.complete:
+            raise _Refused("reference_fails", f"{record.termination}: {record.problem}")
+        found = {test.node_id: test for test in record.tests}
+        missing = [name for name in self._draft.tests if name not in found]
+        if missing:
+            raise _Refused("not_collected", f"{missing[0]} and {len(missing) - 1} more. {record.problem}")
+        for test in record.tests:
+            if test.outcome != "passed":
+                raise _Refused("reference_fails", f"{test.node_id} {test.outcome}: {test.message}")
+        return record
+
+    def _not_comparable(self, record: SuiteRecord) -> frozenset[str]:
+        demoted = set()
+        for test in record.tests:
+            for emission in test.emissions:
+                kind = self._kinds[emission.point]
+                if kind == Kind.TRUTH:
+                    if emission.value is not True:
+                        raise _Refused("reference_fails", f"{test.node_id}: an assertion does not hold")
+                elif not self._comparable(kind, emission):
+                    demoted.add(emission.point)
+        return frozenset(demoted)
+
+    def _comparable(self, kind: Kind, emission: Emission) -> bool:
+        if kind == Kind.CLOSE and not tolerance_of(emission):
+            return False
+        if kind != Kind.RAISES and not (is_plain(emission.expected) and is_plain(emission.value)):
+            return False
+        return matches(self._value(emission), emission.value)
+
+    def _value(self, emission: Emission) -> ExpectedValue:
+        kind = self._kinds[emission.point]
+        return ExpectedValue(
+            point=emission.point,
+            occurrence=emission.occurrence,
+            kind=kind,
+            value=json.dumps(emission.expected),
+            tolerance=tolerance_of(emission) if kind == Kind.CLOSE else (),
+        )
+
+    def _expected(self, recordings: list[SuiteRecord]) -> ExpectedRecord:
+        tests = []
+        for runs in zip(*(record.tests for record in recordings), strict=True):
+            if len({run.key for run in runs}) > 1 or not _same_sequence(runs):
+                raise _Refused("flaky", f"{runs[0].node_id} does not do the same twice")
+            values = []
+            for emissions in zip(*(run.emissions for run in runs), strict=True):
+                value = self._value(emissions[0])
+                steady = all(
+                    same_text(emission.expected, emissions[0].expected) and matches(value, emission.value)
+                    for emission in emissions
+                )
+                values.append(value if steady else _without_vote(value))
+            tests.append(ExpectedTest(key=runs[0].key, values=tuple(values)))
+        return ExpectedRecord(tests=tuple(tests))
+
+    async def _check_shipped(self, box: Box, expected: ExpectedRecord, keys: tuple[str, ...]) -> None:
+        await self._install(box, shipped=True)
+        record = await self._runner.run(box, self._plan(keys, seed=RECORDINGS, node_ids=False))
+        outcomes = dict(zip(keys, record.tests, strict=False))
+        wrong = [
+            test.key
+            for test in expected.tests
+            if test.key not in outcomes or not record_matches(test, outcomes[test.key])
+        ]
+        if wrong or not record.complete or len(record.tests) != len(keys):
+            raise _Refused("shipped_differs", f"{wrong[:1]} {record.problem}")
+
+    async def _kill(
+        self, box: Box, expected: ExpectedRecord, keys: tuple[str, ...]
+    ) -> tuple[list[str], list[ExpectedValue]]:
+        """Tests that tell the broken source from the reference, and the values that do."""
+        await self._install(box, shipped=True)
+        record = await self._runner.run(box, self._plan(keys, seed=0, node_ids=False))
+        outcomes = {test.key: test for test in record.tests}
+        telling = {test.key: differing(test, outcomes.get(test.key)) for test in expected.tests}
+        killers = [key for key in keys if telling[key]]
+        if not killers:
+            raise _Refused("no_voting_killer", "no value that votes differs on the broken source")
+        return killers, [value for key in killers for value in telling[key]]
+
+    async def _sources(self, box: Box) -> list[str]:
+        """The declared files as the policy finds them."""
+        entries = await box.list(self._draft.workdir, recursive=True)
+        prefix = self._draft.workdir.rstrip("/") + "/"
+        paths = [
+            entry.path
+            for entry in entries
+            if entry.kind == "file"
+            and entry.path.endswith(".py")
+            and matches_any(entry.path.removeprefix(prefix), self._draft.editable)
+        ]
+        contents = await box.read_many(paths) if paths else {}
+        return [content.decode("utf-8", "replace") for content in contents.values()]
+
+    async def _store(
+        self, expected: ExpectedRecord, bits: float, killers: list[str], names: dict[str, str], killer_points: int
+    ) -> GraderBuild:
+        draft = self._draft
+
+        def put() -> tuple[GraderSpec, str]:
+            shipped = {path: self._blobs.put(data) for path, data in self._test_files(shipped=True).items()}
+            probe = {name: self._blobs.put(data) for name, data in probe_files().items()}
+            spec = GraderSpec(
+                name=draft.name,
+                version=draft.version,
+                image=draft.image,
+                layers=draft.layers,
+                workdir=draft.workdir,
+                editable=draft.editable,
+                import_paths=draft.import_paths,
+                plugins=draft.plugins,
+                ini=draft.ini,
+                hidden=self._blobs.put(canonical_bytes(FileSet(files=shipped))),
+                probe=self._blobs.put(canonical_bytes(FileSet(files=probe))),
+                expected=self._blobs.put(canonical_bytes(expected)),
+                tests=tuple(test.key for test in expected.tests),
+                guess_bits=round(bits, 1),
+                limits=draft.limits,
+            )
+            return spec, self._blobs.put(canonical_bytes(spec))
+
+        spec, digest = await anyio.to_thread.run_sync(put)
+        return GraderBuild(
+            spec=spec,
+            digest=digest,
+            tests=tuple(names[key] for key in spec.tests),
+            killers=tuple(killers),
+            points=sum(value.votes for test in expected.tests for value in test.values),
+            killer_points=killer_points,
+            guess_bits=bits,
+        )
+
+
+def suite_plan(
+    spec: GraderDraft | GraderSpec, *, tests: tuple[str, ...], hash_seed: int = 0, node_ids: bool = False
+) -> SuitePlan:
+    """How a grader runs its tests."""
+    return SuitePlan(
+        workdir=spec.workdir,
+        files=tuple(sorted({test.split("::")[0] for test in tests})),
+        tests=tests,
+        import_paths=spec.import_paths,
+        plugins=spec.plugins,
+        ini=spec.ini,
+        timeout_s=spec.limits.wall_s,
+        cpu_s=spec.limits.cpu_s,
+        output_bytes_max=spec.limits.output_bytes_max,
+        hash_seed=hash_seed,
+        node_ids=node_ids,
+    )
+
+
+def same_text(left: Any, right: Any) -> bool:
+    """Whether two trusted encoded values are equal, or are the same list of exception types."""
+    return bool(left == right) or same(left, right)
+
+
+def _same_sequence(runs: tuple[TestOutcome, ...]) -> bool:
+    return len({tuple((emission.point, emission.occurrence) for emission in run.emissions) for run in runs}) == 1
+
+
+def _without_vote(value: ExpectedValue) -> ExpectedValue:
+    return ExpectedValue(point=value.point, occurrence=value.occurrence, kind=value.kind, votes=False)

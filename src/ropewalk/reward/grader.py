@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
-from ropewalk.core.clock import Clock
-from ropewalk.core.records import Record
-from ropewalk.interface.task import Task
-from ropewalk.reward.box import Boxes
-from ropewalk.reward.bundle import Bundle
-from ropewalk.reward.verdict import Verdict
+import secrets
+from dataclasses import dataclass
+from typing import TypeVar
+
+import anyio
+import anyio.to_thread
+
+from ropewalk.core import limits
+from ropewalk.core.clock import Clock, SystemClock
+from ropewalk.core.errors import CallerError, UnavailableError
+from ropewalk.core.outcomes import Termination
+from ropewalk.core.records import Record, canonical_bytes, decode_own
+from ropewalk.interface.task import FileSet, Task
+from ropewalk.reward.box import Box, Boxes
+from ropewalk.reward.build import suite_plan
+from ropewalk.reward.bundle import Bundle, apply, write_files
+from ropewalk.reward.globs import matches_any
+from ropewalk.reward.judge import Judgement, judge
+from ropewalk.reward.spec import GraderSpec
+from ropewalk.reward.suite import SuiteRecord, SuiteRunner
+from ropewalk.reward.values.expected import ExpectedRecord
+from ropewalk.reward.verdict import Verdict, VerdictStatus
+from ropewalk.sandbox.contract import SandboxGoneError, SandboxSpec, SandboxStats
 from ropewalk.store.contract import Blobs
+
+_CLOSE_TIMEOUT_S = 10.0
+R = TypeVar("R", bound=Record)
 
 
 class Controls(Record):
@@ -16,9 +36,32 @@ class Controls(Record):
 
     admitted: bool
     reason: str
-    """`ok`, `noop_passes`, `oracle_fails`, `infra_error`."""
+    """`ok`, `noop_passes`, `oracle_fails`, `infra_error`, `task_invalid`."""
     verdicts: tuple[Verdict, ...]
     """The no-op's, then the oracle's."""
+
+
+@dataclass(frozen=True)
+class _Hidden:
+    """What a spec points to."""
+
+    spec: GraderSpec
+    tests: FileSet
+    expected: ExpectedRecord
+    probe: dict[str, bytes]
+
+
+@dataclass
+class _Usage:
+    attempts: int = 0
+    duration_s: float = 0.0
+    cpu_s: float = 0.0
+    memory_bytes_peak: int = 0
+
+    def add(self, record: SuiteRecord, stats: SandboxStats | None) -> None:
+        """One run of the tests."""
+        self.cpu_s += max(record.cpu_s, (stats.cpu_s or 0.0) if stats else 0.0)
+        self.memory_bytes_peak = max(self.memory_bytes_peak, (stats.memory_bytes_peak or 0) if stats else 0)
 
 
 class Grader:
@@ -28,7 +71,8 @@ class Grader:
         self._boxes = boxes
         self._blobs = blobs
         self._tenant = tenant
-        self._clock = clock
+        self._clock = clock or SystemClock()
+        self._runner = SuiteRunner()
 
     async def grade(self, task: Task, *, episode: str, bundle: Bundle | None, nonce: str = "") -> Verdict:
         """The verdict on one bundle.
@@ -43,8 +87,183 @@ class Grader:
             CallerError: the bundle is another task's.
             IntegrityError: the spec, hidden or expected data do not match their digests.
         """
-        raise NotImplementedError
+        began_s = self._clock.monotonic_s()
+        usage = _Usage()
+        status, hidden = VerdictStatus.SCORED, None
+        if bundle is not None and (bundle.task != task.id or bundle.base != task.source):
+            raise CallerError(f"{bundle.id} belongs to {bundle.task}, not to {task.id}.")
+        try:
+            hidden = await anyio.to_thread.run_sync(self._load, task.grader)
+        except CallerError as error:
+            status, judgement = VerdictStatus.TASK_INVALID, Judgement(None, "grader_missing", error.message)
+        if hidden is not None:
+            judgement = self._without_running(hidden, bundle) or await self._attempts(hidden, bundle, usage)
+            if judgement.score is None:
+                status = VerdictStatus.INFRA_ERROR
+        usage.duration_s = self._clock.monotonic_s() - began_s
+        return Verdict(
+            episode=episode,
+            task=task.id,
+            grader=task.grader,
+            bundle=bundle.digest if bundle else None,
+            status=status,
+            score=judgement.score,
+            cause=judgement.cause,
+            detail=judgement.detail,
+            outcomes=judgement.outcomes,
+            level=hidden.spec.level if hidden else "H3",
+            nonce=nonce or secrets.token_hex(16),
+            termination=judgement.termination,
+            limits=_limits(hidden.spec) if hidden else {},
+            usage={
+                "duration_s": round(usage.duration_s, 6),
+                "cpu_s": round(usage.cpu_s, 6),
+                "memory_bytes_peak": float(usage.memory_bytes_peak),
+                "attempts": float(usage.attempts),
+            },
+        )
 
     async def admit_controls(self, task: Task, *, repeats: int = 3) -> Controls:
-        """No-op must score 0 and the oracle 1, `repeats` times."""
-        raise NotImplementedError
+        """No-op must score 0 and the oracle 1, `repeats` times.
+
+        Raises:
+            CallerError, IntegrityError: the oracle is missing or damaged.
+        """
+        noop = Bundle(task=task.id, base=task.source)
+        verdicts = [await self.grade(task, episode="control:noop", bundle=noop)]
+        fixed = await anyio.to_thread.run_sync(self._get, task.oracle, FileSet)
+        oracle = Bundle(task=task.id, base=task.source, files=fixed.files, deleted=fixed.deleted)
+        await anyio.to_thread.run_sync(lambda: self._blobs.put(canonical_bytes(oracle)))
+        if verdicts[0].score == 0.0:
+            for _ in range(repeats):
+                verdicts.append(await self.grade(task, episode="control:oracle", bundle=oracle))
+                if verdicts[-1].score != 1.0:
+                    break
+        reason = _controls_reason(verdicts)
+        return Controls(admitted=reason == "ok", reason=reason, verdicts=tuple(verdicts))
+
+    def _get(self, digest: str, kind: type[R]) -> R:
+        return decode_own(self._blobs.get(digest, bytes_max=limits.JSON_BYTES_MAX), kind)
+
+    def _load(self, digest: str) -> _Hidden:
+        spec = self._get(digest, GraderSpec)
+        probe = {
+            name: self._blobs.get(blob, bytes_max=limits.FILE_BYTES_MAX)
+            for name, blob in self._get(spec.probe, FileSet).files.items()
+        }
+        return _Hidden(
+            spec=spec,
+            tests=self._get(spec.hidden, FileSet),
+            expected=self._get(spec.expected, ExpectedRecord),
+            probe=probe,
+        )
+
+    def _without_running(self, hidden: _Hidden, bundle: Bundle | None) -> Judgement | None:
+        """What is clear before any code runs."""
+        if bundle is None:
+            return Judgement(0.0, "no_bundle", "the episode handed nothing in")
+        if bundle.refused:
+            return Judgement(0.0, "bundle_refused", f"{bundle.refused}: {bundle.detail}")
+        strange = [path for path in (*bundle.files, *bundle.deleted) if not _may_hand_in(path, hidden.spec)]
+        if strange:
+            return Judgement(0.0, "bundle_refused", f"{ascii(strange[0])[:200]} may not be handed in")
+        return None
+
+    async def _attempts(self, hidden: _Hidden, bundle: Bundle | None, usage: _Usage) -> Judgement:
+        """Until one attempt blames somebody other than the machine, or there were enough of them."""
+        judgement = Judgement(None, "infra_error")
+        for _ in range(hidden.spec.limits.attempts_max):
+            usage.attempts += 1
+            if judgement.cause == "starved":
+                judgement = await self._beside_control(hidden, bundle, usage)
+            else:
+                judgement = await self._attempt(hidden, bundle, usage)
+            if judgement.score is not None:
+                break
+        return judgement
+
+    async def _beside_control(self, hidden: _Hidden, bundle: Bundle | None, usage: _Usage) -> Judgement:
+        """Once more, with the untouched source graded at the same time.
+
+        A candidate can make its own processes wait for each other and so look starved. The machine is to blame only
+        if it does not let the control run either.
+        """
+        found: dict[str, Judgement] = {}
+
+        async def attempt(name: str, what: Bundle | None) -> None:
+            found[name] = await self._attempt(hidden, what, usage)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(attempt, "candidate", bundle)
+            group.start_soon(attempt, "control", None)
+        if found["candidate"].cause == "starved" and found["control"].termination is Termination.FINISHED:
+            return Judgement(0.0, "candidate_timeout", "a control ran at ease beside it", {}, Termination.TIMEOUT)
+        return found["candidate"]
+
+    async def _attempt(self, hidden: _Hidden, bundle: Bundle | None, usage: _Usage) -> Judgement:
+        try:
+            box = await self._boxes.create(_sandbox_spec(hidden.spec, self._tenant))
+            try:
+                record, stats = await self._run(box, hidden, bundle)
+            finally:
+                with anyio.move_on_after(_CLOSE_TIMEOUT_S, shield=True):
+                    await box.close()
+        except SandboxGoneError as error:
+            if error.termination is Termination.OUT_OF_MEMORY:
+                return Judgement(0.0, "candidate_out_of_memory", "", {}, Termination.OUT_OF_MEMORY)
+            return Judgement(None, "sandbox_lost", error.message, {}, error.termination)
+        except UnavailableError as error:
+            return Judgement(None, "infra_error", error.message, {}, Termination.INFRASTRUCTURE)
+        usage.add(record, stats)
+        return judge(record, hidden.expected, hidden.spec.limits, stats)
+
+    async def _run(self, box: Box, hidden: _Hidden, bundle: Bundle | None) -> tuple[SuiteRecord, SandboxStats | None]:
+        spec = hidden.spec
+        if bundle is not None:
+            await apply(bundle, box, self._blobs, workdir=spec.workdir)
+        # The tests come last: whatever a bundle put in their place is overwritten.
+        await write_files(box, self._blobs, hidden.tests.files, workdir=spec.workdir)
+        record = await self._runner.run(box, suite_plan(spec, tests=spec.tests), probe=hidden.probe)
+        try:
+            return record, await box.stats()
+        except SandboxGoneError:
+            return record, None
+
+
+def _sandbox_spec(spec: GraderSpec, tenant: str) -> SandboxSpec:
+    return SandboxSpec(
+        tenant=tenant,
+        image=spec.image,
+        layers=spec.layers,
+        workdir=spec.workdir,
+        memory_bytes=spec.limits.memory_bytes,
+        labels={"purpose": "grading"},
+    )
+
+
+def _may_hand_in(path: str, spec: GraderSpec) -> bool:
+    return (
+        matches_any(path, spec.editable)
+        and not path.startswith("/")
+        and not any(part in ("", ".", "..") for part in path.split("/"))
+        and "\0" not in path
+    )
+
+
+def _limits(spec: GraderSpec) -> dict[str, float]:
+    bounds = spec.limits
+    return {
+        "cpu_s": bounds.cpu_s,
+        "wall_s": bounds.wall_s,
+        "memory_bytes": float(bounds.memory_bytes),
+        "output_bytes_max": float(bounds.output_bytes_max),
+    }
+
+
+def _controls_reason(verdicts: list[Verdict]) -> str:
+    last = verdicts[-1]
+    if last.status is not VerdictStatus.SCORED:
+        return str(last.status)
+    if len(verdicts) == 1:
+        return "noop_passes"
+    return "ok" if last.score == 1.0 else "oracle_fails"
