@@ -33,7 +33,7 @@ sh bash dash [ awk mawk base32 base64 basename bunzip2 bzip2 cat chgrp chmod cho
 df diff diff3 dir dirname du echo egrep env expand expr factor false fgrep file find fmt fold free git grep gunzip gzip
 head hostname id install join kill less link ln logname ls md5sum mkdir mkfifo mktemp more mv nice nl nohup nproc numfmt
 od paste patch pgrep pkill pidof printenv printf ps pwd readlink realpath rev rm rmdir sdiff sed seq setsid sha1sum
-sha256sum sha512sum shred shuf sleep sort split stat stdbuf stty su sum sync tac tail tar tee test timeout touch tr true
+sha256sum sha512sum shred shuf sleep sort split stat stdbuf stty sum sync tac tail tar tee test timeout touch tr true
 truncate tsort tty uname unexpand uniq unlink unxz uptime vdir wc which whoami xargs xz yes zcat zgrep
 """
 _STDLIB_WITHOUT = {

@@ -14,14 +14,16 @@ import re
 import secrets
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
+
+import msgspec
 
 from ropewalk.core.errors import CallerError, IntegrityError, RopewalkError, UnavailableError
 from ropewalk.core.records import Record, canonical_bytes, decode_own
 from ropewalk.sandbox import trees
-from ropewalk.sandbox.trees import Owner, Tree
+from ropewalk.sandbox.trees import Entry, Owner, Tree
 from ropewalk.store.layout import Layout
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -90,6 +92,27 @@ class LayerStore:
                     os.utime(Path(folder, member), (0, 0))
                 Path(folder).chmod(0o755)
             return self._keep(staging, trees.copy(source, staging / "tree"))
+
+    def add_made(self, make: Callable[[Path], Tree]) -> LayerRecord:
+        """A layer that `make` builds in place: it is given the path of a folder to make and returns what it made.
+
+        Raises:
+            UnavailableError: no room. Nothing is left behind.
+        """
+        with self._staging() as staging:
+            return self._keep(staging, make(staging / "tree"))
+
+    def entries(self, digest: str) -> tuple[Entry, ...]:
+        """A layer's members, in order.
+
+        Raises:
+            CallerError: there is no such layer.
+            IntegrityError: the manifest was changed.
+        """
+        manifest = (self.path(digest).parent / "manifest").read_bytes()
+        if hashlib.sha256(manifest).hexdigest() != digest:
+            raise IntegrityError(f"The manifest of layer {digest[:12]}… was changed.")
+        return tuple(msgspec.json.decode(line, type=Entry) for line in manifest.splitlines())
 
     def path(self, digest: str) -> Path:
         """The folder to mount.

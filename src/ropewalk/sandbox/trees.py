@@ -316,6 +316,16 @@ def _attributes(fd: int) -> dict[str, str]:
     return {name: base64.b64encode(os.getxattr(fd, name)).decode() for name in sorted(kept)}
 
 
+def attribute_values(entry: Entry) -> dict[str, bytes]:
+    """The extended attributes of a member."""
+    return {name: base64.b64decode(value) for name, value in entry.attributes.items()}
+
+
+def file_name(text: str) -> str:
+    """A member's path as the file system has it."""
+    return os.fsdecode(base64.b64decode(text[7:])) if text.startswith("base64:") else text
+
+
 def _text(name: str) -> str:
     raw = os.fsencode(name)
     try:

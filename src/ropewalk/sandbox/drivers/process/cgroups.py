@@ -1,4 +1,5 @@
-# ruff: noqa: PTH  (pathlib would double the spawner's start and the size of every fork)
+# ruff: noqa: PTH
+# pathlib would double the time that the spawner takes to start.
 """Control groups of one sandbox: limits, accounting, freezing. Version 2 where it is delegated, 1 where writable.
 
 Standard library only, since the spawner imports it without site-packages. A `Groups` value is plain data (paths by

@@ -1,4 +1,5 @@
-# ruff: noqa: PTH  (pathlib would double the spawner's start and the size of every fork)
+# ruff: noqa: PTH
+# pathlib would double the time that the spawner takes to start.
 """Linux calls that Python does not offer: mount namespaces, idmapped mounts, user namespaces.
 
 Standard library only, since the spawner imports it without site-packages. Structures and numbers are those of

@@ -1,4 +1,5 @@
-# ruff: noqa: PTH  (pathlib would double the spawner's start and the size of every fork)
+# ruff: noqa: PTH
+# pathlib would double the time that the spawner takes to start.
 """Processes known by id and start time, never by id alone: ids come round again.
 
 Standard library only, since the spawner imports it without site-packages.

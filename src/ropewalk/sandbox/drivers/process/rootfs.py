@@ -1,4 +1,5 @@
-# ruff: noqa: PTH  (pathlib would double the spawner's start and the size of every fork)
+# ruff: noqa: PTH
+# pathlib would double the time that the spawner takes to start.
 """A sandbox's root file system, built by the process that will become its bubblewrap, in namespaces of its own.
 
 Standard library only, since the spawner imports it without site-packages. Everything is mounted in a private mount

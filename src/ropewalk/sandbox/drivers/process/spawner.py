@@ -1,4 +1,5 @@
-# ruff: noqa: PTH  (pathlib would double the spawner's start and the size of every fork)
+# ruff: noqa: PTH
+# pathlib would double the time that the spawner takes to start.
 """The spawner: one small process per driver that is the parent of its sandboxes.
 
 It exists for three reasons. A process that enters namespaces must have one thread, which the driver's has not.
