@@ -42,6 +42,8 @@ class TaskRefused(Event):
 
 
 class EpisodeStarted(Event):
+    """An attempt of an episode begins."""
+
     episode: str
     task: str
     policy: str
@@ -50,6 +52,8 @@ class EpisodeStarted(Event):
 
 
 class EpisodeStepped(Event):
+    """A step is through."""
+
     episode: str
     task: str
     policy: str
@@ -79,6 +83,8 @@ class EpisodeRetried(Event):
 
 
 class EpisodeJudged(Event):
+    """The grader has spoken; its verdict is stored, not yet signed."""
+
     episode: str
     status: str
     cause: str

@@ -8,6 +8,8 @@ from ropewalk.core.records import Record
 
 
 class FindingKind(StrEnum):
+    """What is the matter."""
+
     NO_ADVANTAGE = "no_advantage"
     """All rewards of a group are equal: a group-relative trainer gets no gradient from it."""
     TOO_EASY = "too_easy"
@@ -34,12 +36,16 @@ class FindingKind(StrEnum):
 
 
 class Severity(StrEnum):
+    """How much it matters."""
+
     ERROR = "error"
     WARNING = "warning"
     NOTE = "note"
 
 
 class Finding(Record):
+    """One observation about a run."""
+
     kind: FindingKind
     severity: Severity
     title: str

@@ -5,49 +5,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ropewalk.core.clock import Clock, SystemClock
-from ropewalk.core.outcomes import Termination
-from ropewalk.core.records import Record
 from ropewalk.interface.task import Task
+from ropewalk.orchestration.contract import Fleet, ResourceRequest
+from ropewalk.orchestration.fleet import placed
 from ropewalk.provenance.statement import Recorder
+from ropewalk.reward import bundle as bundles
+from ropewalk.reward.box import Box, CommandResult, Entry
+from ropewalk.reward.bundle import Bundle
 from ropewalk.reward.verdict import Verdict
 from ropewalk.sandbox.contract import SandboxSpec, SandboxStats, SnapshotRecord
 from ropewalk.store.contract import Blobs
 
 
-class CommandResult(Protocol):
-    """What a command in a sandbox came to; `ropewalk.sandbox` documents the fields."""
+class FileInfo(Entry, Protocol):
+    """One entry of a listing with digests."""
 
-    @property
-    def exit_code(self) -> int | None: ...
-    @property
-    def signal(self) -> int | None: ...
-    @property
-    def stdout(self) -> str: ...
-    @property
-    def stderr(self) -> str: ...
-    @property
-    def truncated(self) -> bool: ...
-    @property
-    def termination(self) -> Termination: ...
-    @property
-    def duration_s(self) -> float: ...
-
-
-class FileInfo(Protocol):
-    """One entry of a listing."""
-
-    @property
-    def path(self) -> str: ...
-    @property
-    def kind(self) -> str: ...
-    @property
-    def size(self) -> int: ...
     @property
     def sha256(self) -> str | None: ...
 
@@ -61,31 +39,15 @@ class SavedState(Protocol):
     def record(self) -> SnapshotRecord: ...
 
 
-class Computer(Protocol):
+class Computer(Box, Protocol):
     """A sandbox, as far as rollouts use it. Every method may raise SandboxGoneError."""
 
     @property
     def id(self) -> str: ...
 
-    async def exec(
-        self,
-        command: str | Sequence[str],
-        *,
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        stdin: bytes = b"",
-        timeout_s: float = ...,
-        output_bytes_max: int = ...,
-    ) -> CommandResult: ...
-
     async def read(self, path: str, *, bytes_max: int = ...) -> bytes: ...
-    async def read_many(self, paths: Sequence[str]) -> Mapping[str, bytes]: ...
-    async def write_many(self, files: Mapping[str, bytes]) -> None: ...
-    async def remove(self, path: str) -> None: ...
     async def list(self, path: str, *, recursive: bool = False, digests: bool = False) -> Sequence[FileInfo]: ...
     async def snapshot(self, label: str = "") -> SavedState: ...
-    async def stats(self) -> SandboxStats: ...
-    async def close(self) -> None: ...
 
 
 class Computers(Protocol):
@@ -93,38 +55,24 @@ class Computers(Protocol):
 
     async def create(self, spec: SandboxSpec) -> Computer: ...
     async def fork(self, snapshot_id: str) -> Computer: ...
-    async def has_snapshot(self, snapshot_id: str) -> bool: ...
+    def snapshot(self, snapshot_id: str) -> SavedState:
+        """One that exists.
+
+        Raises:
+            CallerError: it does not.
+        """
+        ...
+
     async def drop_snapshot(self, snapshot_id: str) -> None: ...
 
 
-class Handover(Record):
-    """What an episode hands to its grader."""
-
-    bundle: str | None
-    """Digest of the bundle; None where it was refused."""
-    refusal: str = ""
-    """Why: too large, a link, an undeclared file."""
-
-
 class Judge(Protocol):
-    """Bundles and grades."""
+    """`ropewalk.reward.grader.Grader`, which documents it."""
 
-    async def capture(self, task: Task, sandbox: Computer) -> Handover:
-        """Takes the declared artefacts out of an episode's sandbox."""
-        ...
-
-    async def grade(self, task: Task, handover: Handover, *, episode: str, seed: int) -> Verdict:
-        """Judges in a fresh sandbox. Trouble of the candidate is a verdict with a score; trouble of ours a verdict
-        with status `infra_error` (after the grader's own retries) or an UnavailableError."""
-        ...
+    async def grade(self, task: Task, *, episode: str, bundle: Bundle | None, nonce: str = "") -> Verdict: ...
 
 
-class Fleet(Protocol):
-    """Where sandboxes may run."""
-
-    def place(self, *, cpus: float, memory_bytes: int) -> AbstractAsyncContextManager[object]:
-        """Waits for room, in order of arrival, and gives it back on exit."""
-        ...
+Capture = Callable[[Box, Task, Blobs], Awaitable[Bundle]]
 
 
 @dataclass(frozen=True)
@@ -140,6 +88,12 @@ class World:
     clock: Clock = field(default_factory=SystemClock)
     env: Mapping[str, str] = field(default_factory=dict)
     """Variables for every sandbox of the run."""
+    capture: Capture = bundles.capture
+
+    def placed(self, task: Task) -> AbstractAsyncContextManager[object]:
+        """Room for one of the task's sandboxes, held while the block runs."""
+        request = ResourceRequest(memory_bytes=task.limits.memory_bytes)
+        return placed(self.fleet, [request], tenant=self.tenant)
 
 
 def stats_usage(stats: SandboxStats) -> dict[str, float]:
@@ -150,3 +104,17 @@ def stats_usage(stats: SandboxStats) -> dict[str, float]:
         "memory_bytes_unique": stats.memory_bytes_unique,
     }
     return {name: float(value) for name, value in measured.items() if value is not None}
+
+
+__all__ = [
+    "Box",
+    "Capture",
+    "CommandResult",
+    "Computer",
+    "Computers",
+    "FileInfo",
+    "Judge",
+    "SavedState",
+    "World",
+    "stats_usage",
+]

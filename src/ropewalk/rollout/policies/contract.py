@@ -9,7 +9,7 @@ also knows the answer. A policy declares its kind as `context`, and the run loop
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import ClassVar, Generic, Protocol, TypeVar
+from typing import ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
 from ropewalk.core.errors import UnavailableError
 from ropewalk.core.outcomes import Termination
@@ -17,6 +17,8 @@ from ropewalk.core.records import Record
 
 
 class ContextKind(StrEnum):
+    """What a policy may hold."""
+
     AGENT = "agent"
     SEARCH = "search"
     TRUSTED = "trusted"
@@ -65,4 +67,13 @@ class Policy(Protocol, Generic[ContextT_contra]):
 
     async def close(self) -> None:
         """Lets go of connections."""
+        ...
+
+
+@runtime_checkable
+class SupportsSpending(Protocol):
+    """A policy that costs money."""
+
+    def spent(self, tokens_prompt: float, tokens_completion: float) -> None:
+        """Counts what earlier parts of the run used towards its cost cap."""
         ...

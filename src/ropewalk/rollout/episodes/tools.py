@@ -17,11 +17,14 @@ from ropewalk.core.outcomes import Termination
 from ropewalk.core.records import Record
 from ropewalk.interface.episode import ToolCall, ToolResult
 from ropewalk.rollout.ports import Computer
+from ropewalk.sandbox.files import DiskFullError
 
 OUTPUT_CHARS_MAX = 16_000
 """Of one result; the middle of what is longer is cut, with a marker."""
 READ_LINES_MAX = 400
 EDIT_BYTES_MAX = 1 * limits.MIB
+UNPARSABLE = "unparsable"
+"""The one argument of a call whose arguments were no JSON object: what was there instead."""
 SHELL_TIMEOUT_S = 60.0
 SHELL_TIMEOUT_S_MAX = 300.0
 
@@ -30,17 +33,23 @@ Line = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class ShellArguments(Record):
+    """Of `shell`."""
+
     command: str
     timeout_s: Timeout = SHELL_TIMEOUT_S
 
 
 class ReadArguments(Record):
+    """Of `read`."""
+
     path: str
     start_line: Line = 1
     lines: Line = READ_LINES_MAX
 
 
 class EditArguments(Record):
+    """Of `edit`."""
+
     path: str
     old: str
     new: str
@@ -97,6 +106,8 @@ async def perform(call: ToolCall, sandbox: Computer, *, workdir: str, timeout_s_
     kind = _ARGUMENTS.get(call.name)
     if kind is None:
         return _mistake(f"There is no tool {call.name!r}. The tools are: {', '.join(_ARGUMENTS)}.")
+    if set(call.arguments) == {UNPARSABLE}:
+        return _mistake(f"The arguments of {call.name} were no JSON object. Send the call again.")
     try:
         arguments = msgspec.convert(call.arguments, kind)
     except msgspec.ValidationError as error:
@@ -114,6 +125,8 @@ async def perform(call: ToolCall, sandbox: Computer, *, workdir: str, timeout_s_
         return await _edit(arguments, sandbox, path)
     except CallerError as error:
         return _mistake(str(error))
+    except DiskFullError as error:
+        return ToolResult(output=f"error: {error.message}", exit_code=1, termination=Termination.DISK_FULL)
 
 
 async def _shell(arguments: ShellArguments, sandbox: Computer, workdir: str, timeout_s_max: float) -> ToolResult:

@@ -10,6 +10,7 @@ from functools import lru_cache
 import anyio.to_thread
 
 from ropewalk.core import limits
+from ropewalk.core.errors import CallerError
 from ropewalk.core.records import decode_own, digest_bytes
 from ropewalk.interface.task import FileSet, Task
 from ropewalk.rollout.ports import Computer
@@ -56,7 +57,17 @@ class FileWatch:
         self.current = dict(before)
 
     async def look(self, sandbox: Computer) -> dict[str, str]:
-        """What changed since the last look; new contents are stored as blobs."""
+        """What changed since the last look; new contents are stored as blobs.
+
+        A candidate that makes its files unreadable or too many to list hides them from the record, and gains nothing:
+        the bundle is refused for the same reason.
+        """
+        try:
+            return await self._look(sandbox)
+        except CallerError:
+            return {}
+
+    async def _look(self, sandbox: Computer) -> dict[str, str]:
         seen = await self._list(sandbox)
         changed = [path for path, digest in seen.items() if self.current.get(path) != digest]
         changes = {path: GONE for path in self.current if path not in seen}
@@ -93,6 +104,6 @@ class FileWatch:
             path = posixpath.relpath(entry.path, workdir) if entry.path.startswith("/") else entry.path
             # Links and files past the size limit are the bundle's business: it refuses them, with its reason.
             fits = entry.kind == "file" and entry.size <= limits.BUNDLE_FILE_BYTES_MAX and entry.sha256
-            if fits and is_editable(path, self._task.editable):
+            if fits and path.isprintable() and is_editable(path, self._task.editable):
                 seen[path] = entry.sha256 or ""
         return seen

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import MappingProxyType
 
@@ -14,9 +14,10 @@ from ropewalk.core.clock import Clock
 from ropewalk.core.errors import CallerError
 from ropewalk.interface.episode import Message, Step, ToolCall, ToolResult
 from ropewalk.interface.task import Task
-from ropewalk.rollout import tools
-from ropewalk.rollout.changes import FileWatch
-from ropewalk.rollout.context import Action, Answer, Trial
+from ropewalk.rollout.episodes import tools
+from ropewalk.rollout.episodes.changes import FileWatch
+from ropewalk.rollout.episodes.clean import clean_call, clean_message, clean_result
+from ropewalk.rollout.episodes.context import Action, Answer, Trial
 from ropewalk.rollout.ports import CommandResult, Computer, Computers, stats_usage
 
 CLOSE_TIMEOUT_S = 20.0
@@ -34,16 +35,17 @@ class EpisodeHost:
         *,
         clock: Clock,
         steps_max: int,
-        keep_snapshots: bool,
+        keep: Callable[[Computer, str], Awaitable[str]] | None,
         on_step: Callable[[Step], None],
     ) -> None:
+        """`keep` saves the state after a step that may have changed it, and returns the snapshot's id."""
         self.task = task
         self.sandbox = sandbox
         self.steps: list[Step] = []
         self._watch = watch
         self._clock = clock
         self._steps_max = steps_max
-        self._keep_snapshots = keep_snapshots
+        self._keep = keep
         self._on_step = on_step
 
     @property
@@ -64,20 +66,21 @@ class EpisodeHost:
         """Runs and records one agent's step."""
         started_s = self._clock.monotonic_s()
         results = []
-        for call in action.calls:
+        calls = tuple(clean_call(call) for call in action.calls)
+        for call in calls:
             result = await tools.perform(
                 call,
                 self.sandbox,
                 workdir=self.task.workdir,
                 timeout_s_max=min(tools.SHELL_TIMEOUT_S_MAX, self.task.limits.episode_timeout_s),
             )
-            results.append(result)
-        touched = any(call.name != "read" for call in action.calls)
+            results.append(clean_result(result))
+        touched = any(call.name != "read" for call in calls)
         changes = await self._watch.look(self.sandbox) if touched else {}
         time_s = {**action.time_s, "sandbox": self._clock.monotonic_s() - started_s}
         await self._record(
-            action.calls, results, changes, time_s=time_s, messages=action.messages, tokens=action.tokens,
-            touched=touched,
+            calls, results, changes, time_s=time_s, tokens=action.tokens, touched=touched,
+            messages=tuple(clean_message(message) for message in action.messages),
         )  # fmt: skip
         return tuple(results)
 
@@ -101,7 +104,7 @@ class EpisodeHost:
         changes = await self._watch.put(files)
         spent = self._clock.monotonic_s() - started_s
         time_s = {**time_s, "sandbox": time_s.get("sandbox", 0.0) + spent}
-        await self._record((call,), [result], changes, time_s=time_s, touched=bool(changes))
+        await self._record((clean_call(call),), [clean_result(result)], changes, time_s=time_s, touched=bool(changes))
         return bool(changes)
 
     async def _record(
@@ -117,8 +120,8 @@ class EpisodeHost:
     ) -> None:
         index = len(self.steps) + 1
         snapshot = None
-        if self._keep_snapshots and touched:
-            snapshot = (await self.sandbox.snapshot(f"step {index}")).id
+        if self._keep and touched:
+            snapshot = await self._keep(self.sandbox, f"step {index}")
         step = Step(
             index=index,
             messages=messages,
@@ -135,7 +138,7 @@ class EpisodeHost:
 
 
 class _Trial:
-    """See `ropewalk.rollout.context.Trial`."""
+    """See `ropewalk.rollout.episodes.context.Trial`."""
 
     def __init__(self, sandbox: Computer, workdir: str) -> None:
         self._sandbox = sandbox
@@ -153,12 +156,22 @@ class _Trial:
 class ForkBench:
     """Forks of an episode's state for a search: counted, and gone on exit whatever happens."""
 
-    def __init__(self, host: EpisodeHost, sandboxes: Computers, *, snapshot: str, forks_max: int, clock: Clock) -> None:
+    def __init__(
+        self,
+        host: EpisodeHost,
+        sandboxes: Computers,
+        *,
+        snapshot: str,
+        save: Callable[[Computer, str], Awaitable[str]],
+        forks_max: int,
+        clock: Clock,
+    ) -> None:
+        """`snapshot`: the state that the episode began with. `save` saves a later one and returns its id."""
         self.usage: dict[str, float] = {"forks": 0.0, "sandbox_s": 0.0}
         self._host = host
         self._sandboxes = sandboxes
         self._snapshot = snapshot
-        self._own: list[str] = []
+        self._save = save
         self._stale = False
         self._forks_max = forks_max
         self._clock = clock
@@ -170,11 +183,6 @@ class ForkBench:
     @property
     def steps_left(self) -> int:
         return self._host.steps_left
-
-    @property
-    def snapshots(self) -> tuple[str, ...]:
-        """Taken for forks; nobody needs them once the episode is over."""
-        return tuple(self._own)
 
     async def step(
         self, call: ToolCall, result: ToolResult, *, files: Mapping[str, bytes | None], time_s: Mapping[str, float]
@@ -190,8 +198,7 @@ class ForkBench:
                 next_step="look at forks_left, or raise forks_max.",
             )
         if self._stale:
-            self._snapshot = (await self._host.sandbox.snapshot("kept edits")).id
-            self._own.append(self._snapshot)
+            self._snapshot = await self._save(self._host.sandbox, "kept edits")
             self._stale = False
         self.usage["forks"] += 1
         started_s = self._clock.monotonic_s()

@@ -1,7 +1,7 @@
 """What policies hold: `AgentContext` (tools alone), `SearchContext` (forks), `TrustedContext` (the answer).
 
 An AgentContext talks to its sandbox through a channel: it sends tool calls and gets results, and holds no object
-that leads to the sandbox, to its snapshots or to a grader. `ropewalk.rollout.host` is at the channel's other end.
+that leads to the sandbox, to its snapshots or to a grader. `ropewalk.rollout.episodes.host` is at the other end.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
 import anyio
+import anyio.lowlevel
 from anyio.streams.memory import MemoryObjectSendStream
 
 from ropewalk.core.records import Record
 from ropewalk.interface.episode import Message, ToolCall, ToolResult
 from ropewalk.interface.task import Task
+from ropewalk.rollout.episodes.tools import tool_definitions
 from ropewalk.rollout.ports import CommandResult
-from ropewalk.rollout.tools import tool_definitions
 
 
 class TaskView(Record):
@@ -34,6 +35,7 @@ class TaskView(Record):
 
     @classmethod
     def of(cls, task: Task) -> TaskView:
+        """What may be known of `task`."""
         return cls(**{name: getattr(task, name) for name in cls.__struct_fields__})
 
 
@@ -97,6 +99,8 @@ class AgentContext:
             One result per call. With no steps left nothing runs, and each result says so.
         """
         if self._steps_left < 1:
+            # A policy that goes on regardless must not keep its own time limit from firing.
+            await anyio.lowlevel.checkpoint()
             return tuple(ToolResult(output="error: no steps left.", exit_code=2) for _ in calls)
         self._steps_left -= 1
         answer = Answer()

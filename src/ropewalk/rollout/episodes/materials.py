@@ -1,0 +1,85 @@
+"""What rollouts read of a task: its files before the fix, and for trusted parts its answer. Read once per task."""
+
+from __future__ import annotations
+
+import posixpath
+
+import anyio.to_thread
+
+from ropewalk.interface.task import Task
+from ropewalk.rollout.episodes.changes import read_file_set, read_files
+from ropewalk.rollout.episodes.host import close
+from ropewalk.rollout.episodes.shelf import Shelf
+from ropewalk.rollout.ports import Computer, World
+from ropewalk.sandbox.contract import SandboxSpec, SnapshotRecord
+
+PREPARE_TIMEOUT_S = 120.0
+COLLECTED_TESTS = "/var/tmp/visible-tests.txt"
+"""Where a ready sandbox keeps the list of its visible tests."""
+
+
+class Materials:
+    """A task's files, cached."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._digests: dict[str, dict[str, str]] = {}
+        self._sources: dict[str, dict[str, bytes]] = {}
+
+    async def digests(self, task: Task) -> dict[str, str]:
+        """Digests of the editable files before the episode, by path relative to the workdir."""
+        if task.source not in self._digests:
+            file_set = await anyio.to_thread.run_sync(read_file_set, self._world.blobs, task.source)
+            self._digests[task.source] = file_set.files
+        return self._digests[task.source]
+
+    async def sources(self, task: Task) -> dict[str, bytes]:
+        """Their contents."""
+        if task.source not in self._sources:
+            files = await self.digests(task)
+            self._sources[task.source] = await anyio.to_thread.run_sync(read_files, self._world.blobs, files)
+        return self._sources[task.source]
+
+    async def answer(self, task: Task) -> dict[str, bytes | None]:
+        """The fixed files; None: deleted. For trusted parts alone."""
+        file_set = await anyio.to_thread.run_sync(read_file_set, self._world.blobs, task.oracle)
+        files = await anyio.to_thread.run_sync(read_files, self._world.blobs, file_set.files)
+        return {**files, **dict.fromkeys(file_set.deleted)}
+
+
+async def make_ready(world: World, task: Task, shelf: Shelf, owner: str) -> SnapshotRecord:
+    """A sandbox with the task's source, warmed (bytecode, collected tests on disk), and saved for `owner`.
+
+    Code of the task runs here; what it does (fail, hang) is its own affair and no obstacle.
+
+    Raises:
+        SandboxGoneError, UnavailableError: our side failed; nothing is left behind.
+    """
+    spec = SandboxSpec(
+        tenant=world.tenant,
+        image=task.image,
+        layers=task.layers,
+        data_class=task.data_class,
+        workdir=task.workdir,
+        env=dict(world.env),
+        memory_bytes=task.limits.memory_bytes,
+        labels={"task": task.id},
+    )
+    sandbox = await world.sandboxes.create(spec)
+    try:
+        await _warm(sandbox, task)
+        return (await shelf.take(sandbox, owner, f"ready {task.id}")).record
+    finally:
+        await close(sandbox)
+
+
+async def _warm(sandbox: Computer, task: Task) -> None:
+    python = task.test_command[0] if task.test_command else "python3"
+    timeout_s = max(task.limits.test_timeout_s, PREPARE_TIMEOUT_S)
+    await sandbox.exec([python, "-m", "compileall", "-q", task.workdir], cwd=task.workdir, timeout_s=timeout_s)
+    if task.test_command:
+        command = [*task.test_command, "--collect-only", "-q", *task.visible_tests]
+        collected = await sandbox.exec(command, cwd=task.workdir, timeout_s=timeout_s)
+        folder = posixpath.dirname(COLLECTED_TESTS)
+        await sandbox.exec(["mkdir", "-p", folder], timeout_s=timeout_s)
+        await sandbox.write_many({COLLECTED_TESTS: collected.stdout.encode()})

@@ -1,0 +1,212 @@
+"""Plays one attempt of one episode: fork, policy, bundle. Trouble of ours is marked as such and never scored."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+
+from ropewalk.core.errors import IntegrityError, UnavailableError
+from ropewalk.core.outcomes import Termination
+from ropewalk.core.records import Record, digest
+from ropewalk.interface.episode import EpisodeRecord, Step
+from ropewalk.interface.task import Task
+from ropewalk.reward.bundle import Bundle
+from ropewalk.rollout.episodes.changes import FileWatch
+from ropewalk.rollout.episodes.context import Action, AgentContext, Answer, SearchContext, TaskView, TrustedContext
+from ropewalk.rollout.episodes.host import EpisodeHost, ForkBench, add_usage, close
+from ropewalk.rollout.episodes.materials import Materials
+from ropewalk.rollout.episodes.shelf import Shelf, scratch
+from ropewalk.rollout.plan import Plan
+from ropewalk.rollout.policies.contract import ContextKind, Policy, PolicyEnd, PolicyFailedError
+from ropewalk.rollout.ports import Computer, World, stats_usage
+from ropewalk.rollout.rows import EpisodeRow
+from ropewalk.sandbox.contract import SandboxGoneError
+
+log = logging.getLogger(__name__)
+
+
+class Trouble(Record):
+    """Our side failed an attempt."""
+
+    cause: str
+    detail: str
+    retriable: bool = True
+
+
+class Played(Record):
+    """What came of an attempt."""
+
+    record: EpisodeRecord
+    bundle: Bundle | None
+    """None: the episode ended without one (its sandbox died)."""
+    trouble: Trouble | None
+
+
+class Attempt:
+    """One attempt. Use once: `await Attempt(…).play()`."""
+
+    def __init__(
+        self, world: World, plan: Plan, task: Task, row: EpisodeRow, *, snapshot: str, policy: Policy[Any],
+        materials: Materials, shelf: Shelf, on_step: Callable[[Step], None],
+    ) -> None:  # fmt: skip
+        self._world = world
+        self._plan = plan
+        self._task = task
+        self._row = row
+        self._snapshot = snapshot
+        self._policy = policy
+        self._materials = materials
+        self._shelf = shelf
+        self._on_step = on_step
+        self._host: EpisodeHost | None = None
+        self._bench: ForkBench | None = None
+        self._bundle: Bundle | None = None
+        self._usage: dict[str, float] = {"sandbox_s": 0.0, "forks": 0.0}
+
+    async def play(self) -> Played:
+        """Plays it to its end.
+
+        Raises:
+            IntegrityError: stored bytes are damaged; stop the run.
+        """
+        clock = self._world.clock
+        started_s, started = clock.now_s(), clock.monotonic_s()
+        trouble: Trouble | None = None
+        end = PolicyEnd()
+        try:
+            sandbox = await self._world.sandboxes.fork(self._snapshot)
+            try:
+                end = await self._act(sandbox)
+            finally:
+                await close(sandbox)
+                self._usage["sandbox_s"] += clock.monotonic_s() - started
+        except SandboxGoneError as error:
+            end = PolicyEnd(termination=error.termination, detail=error.message)
+            if error.termination.ours:
+                trouble = Trouble(cause="sandbox_lost", detail=error.message)
+        except PolicyFailedError as error:
+            trouble = Trouble(cause=error.cause, detail=error.message, retriable=error.retriable)
+        except UnavailableError as error:
+            trouble = Trouble(cause="unavailable", detail=error.message)
+        except IntegrityError:
+            raise
+        except Exception as error:
+            log.exception("policy %s crashed in %s", self._policy.name, self._row.id)
+            trouble = Trouble(cause="policy_crashed", detail=f"{type(error).__name__}: {error}", retriable=False)
+        if trouble:
+            self._bundle = None
+            # A cap on the run's cost is somebody's decision, not a failure; neither is scored.
+            ended = Termination.EVICTED if trouble.cause == "cost_cap" else Termination.INFRASTRUCTURE
+            end = PolicyEnd(termination=ended, detail=trouble.detail)
+        return self._result(end, trouble, started_s)
+
+    async def _act(self, sandbox: Computer) -> PolicyEnd:
+        plan, task = self._plan, self._task
+        watch = FileWatch(task, self._world.blobs, await self._materials.digests(task))
+        host = self._host = EpisodeHost(
+            task,
+            sandbox,
+            watch,
+            clock=self._world.clock,
+            steps_max=min(plan.run.steps, task.limits.steps_max),
+            keep=self._keep if plan.run.keep_failed else None,
+            on_step=self._on_step,
+        )
+        timeout_s = min(plan.run.episode_timeout_s, task.limits.episode_timeout_s)
+        with anyio.move_on_after(timeout_s) as scope:
+            if self._policy.context is ContextKind.AGENT:
+                end = await self._run_agent(host)
+            else:
+                end = await self._run_search(host)
+        if scope.cancelled_caught:
+            end = PolicyEnd(
+                termination=Termination.TIMEOUT, truncated=True, detail=f"the episode's {timeout_s:g} s are over"
+            )
+        self._bundle = await self._world.capture(sandbox, task, self._world.blobs)
+        add_usage(self._usage, stats_usage(await sandbox.stats()))
+        return end
+
+    async def _run_agent(self, host: EpisodeHost) -> PolicyEnd:
+        """The policy at one end of the channel, its sandbox at the other. What breaks the sandbox's end breaks the
+        episode, whatever the policy would make of it."""
+        send, receive = anyio.create_memory_object_stream[tuple[Action, Answer]](0)
+        context = AgentContext(
+            TaskView.of(self._task), seed=self._row.seed, steps_max=host.steps_left, channel=send
+        )  # fmt: skip
+        end: PolicyEnd | None = None
+        failures: list[Exception] = []
+
+        async def serve() -> None:
+            try:
+                await host.serve(receive)
+            except Exception as error:
+                failures.append(error)
+                group.cancel_scope.cancel()
+
+        async with send, receive, anyio.create_task_group() as group:
+            group.start_soon(serve)
+            try:
+                end = await self._policy.run(context)
+            except Exception as error:
+                failures.append(error)
+            group.cancel_scope.cancel()
+        if failures:
+            raise failures[0]
+        return end or PolicyEnd()
+
+    async def _run_search(self, host: EpisodeHost) -> PolicyEnd:
+        self._bench = ForkBench(
+            host,
+            self._world.sandboxes,
+            snapshot=self._snapshot,
+            save=self._scratch,
+            forks_max=self._plan.policy.search.forks_max,
+            clock=self._world.clock,
+        )
+        sources = await self._materials.sources(self._task)
+        if self._policy.context is ContextKind.SEARCH:
+            context = SearchContext(self._task, seed=self._row.seed, sources=sources, bench=self._bench)
+            return await self._policy.run(context) or PolicyEnd()
+        answer = await self._materials.answer(self._task)
+        trusted = TrustedContext(
+            self._task, seed=self._row.seed, sources=sources, bench=self._bench, answer=answer
+        )  # fmt: skip
+        return await self._policy.run(trusted) or PolicyEnd()
+
+    async def _keep(self, sandbox: Computer, label: str) -> str:
+        return (await self._shelf.take(sandbox, self._row.id, label)).id
+
+    async def _scratch(self, sandbox: Computer, label: str) -> str:
+        return (await self._shelf.take(sandbox, scratch(self._row.id), label)).id
+
+    def _result(self, end: PolicyEnd, trouble: Trouble | None, started_s: float) -> Played:
+        steps = tuple(self._host.steps) if self._host else ()
+        time_s: dict[str, float] = {}
+        for step in steps:
+            add_usage(time_s, step.time_s)
+            add_usage(self._usage, {f"tokens_{kind}": float(count) for kind, count in step.tokens.items()})
+        if self._bench:
+            add_usage(self._usage, self._bench.usage)
+        record = EpisodeRecord(
+            id=self._row.id,
+            run=self._row.run,
+            task=self._task.id,
+            policy=self._policy.name,
+            group=self._row.group_id,
+            index=self._row.position,
+            seed=self._row.seed,
+            snapshot=self._snapshot,
+            steps=steps,
+            termination=end.termination,
+            truncated=end.truncated,
+            detail=end.detail,
+            bundle=digest(self._bundle) if self._bundle else None,
+            started_s=started_s,
+            ended_s=self._world.clock.now_s(),
+            time_s=time_s,
+            usage=self._usage,
+        )
+        return Played(record=record, bundle=self._bundle, trouble=trouble)

@@ -1,0 +1,222 @@
+"""The journal: which episodes a run consists of and how far each is. What it acknowledged survives `kill -9`.
+
+    planned ──► played ──► judged ──► sealed
+                  │           │          └ statements durable; the reward is visible from here on
+                  │           └ verdict and reward stored
+                  └ episode record and bundle stored
+
+Records lie in the blob store under their digests; the journal holds the digests, one row per episode, and every
+change is one durable transaction. An episode that was only begun has no mark: a resumed run plays it again under
+the same id and attempt.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+from sqlalchemy import Connection, Table, delete, insert, select, update
+
+from ropewalk.core.errors import CallerError, UnavailableError
+from ropewalk.core.records import Record
+from ropewalk.rollout.rows import (
+    EPISODES,
+    FAILURES,
+    GROUPS,
+    RUNS,
+    SCHEMA,
+    SNAPSHOTS,
+    TASKS,
+    EpisodeRow,
+    EpisodeState,
+    FailureRow,
+    GroupRow,
+    RunRow,
+    TaskRow,
+)
+from ropewalk.store.database import Database
+
+RowT = TypeVar("RowT", bound=Record)
+
+
+class JournalReads:
+    """Rollout's tables in the state database, read. Every method may raise what `Database.read` does."""
+
+    def __init__(self, database: Database, *, locks: Path) -> None:
+        """`locks`: a folder for one lock file per run. The database's owner closes it."""
+        database.apply(SCHEMA)
+        self._database = database
+        self._locks = locks
+
+    def run(self, run: str) -> RunRow:
+        """One run.
+
+        Raises:
+            CallerError: unknown.
+        """
+        return self._one(RunRow, RUNS, "run", run)
+
+    def runs(self) -> list[RunRow]:
+        """All, newest first."""
+        return self._rows(RunRow, select(RUNS).order_by(RUNS.c.created_s.desc()))
+
+    def tasks(self, run: str) -> list[TaskRow]:
+        """The run's, in the order of the plan."""
+        return self._rows(TaskRow, select(TASKS).where(TASKS.c.run == run).order_by(TASKS.c.place))
+
+    def groups(self, run: str) -> list[GroupRow]:
+        """The run's, in the order of the plan."""
+        return self._rows(GroupRow, select(GROUPS).where(GROUPS.c.run == run).order_by(GROUPS.c.place))
+
+    def episodes(self, run: str) -> list[EpisodeRow]:
+        """The run's, in the order of the plan."""
+        return self._rows(EpisodeRow, select(EPISODES).where(EPISODES.c.run == run).order_by(EPISODES.c.place))
+
+    def episode(self, id: str) -> EpisodeRow:
+        """One episode.
+
+        Raises:
+            CallerError: unknown.
+        """
+        return self._one(EpisodeRow, EPISODES, "id", id)
+
+    def by_reward(self, reward_id: str) -> EpisodeRow:
+        """The episode of a sealed reward.
+
+        Raises:
+            CallerError: unknown, or not sealed yet.
+        """
+        row = self._one(EpisodeRow, EPISODES, "reward_id", reward_id)
+        if row.state is not EpisodeState.SEALED:
+            raise CallerError(f"{reward_id} is not sealed yet.", next_step="resume its run.")
+        return row
+
+    def failures(self, run: str) -> list[FailureRow]:
+        """Attempts of the run's episodes that our side failed, oldest first."""
+        columns = [column for column in FAILURES.c if column.name != "number"]
+        return self._rows(FailureRow, select(*columns).where(FAILURES.c.run == run).order_by(FAILURES.c.number))
+
+    def _rows(self, kind: type[RowT], query: Any) -> list[RowT]:
+        with self._database.read() as connection:
+            return [msgspec.convert(dict(row), kind) for row in connection.execute(query).mappings()]
+
+    def _one(self, kind: type[RowT], table: Table, key: str, value: str) -> RowT:
+        rows = self._rows(kind, select(table).where(table.c[key] == value))
+        if not rows:
+            raise CallerError(f"There is no {value!r} in the journal.", next_step="see `ropewalk run ls`.")
+        return rows[0]
+
+
+class Journal(JournalReads):
+    """Rollout's tables, also written. Every method may raise what `Database.write` does."""
+
+    @contextmanager
+    def own(self, run: str) -> Iterator[None]:
+        """Holds the run for this process; the lock goes when the process does.
+
+        Raises:
+            UnavailableError: another process has it.
+        """
+        self._locks.mkdir(parents=True, exist_ok=True, mode=0o700)
+        handle = os.open(self._locks / f"{run.partition(':')[2]}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+        except BlockingIOError:
+            raise UnavailableError(
+                f"Another process works on {run}.", retry_after_s=5.0, next_step="wait for it, or end it."
+            ) from None
+        finally:
+            os.close(handle)
+
+    def begin(
+        self, run: RunRow, tasks: Iterable[TaskRow], groups: Iterable[GroupRow], episodes: Iterable[EpisodeRow]
+    ) -> None:
+        """Writes down a whole run before anything of it happens."""
+        with self._database.write() as connection:
+            _insert(connection, RUNS, [run])
+            _insert(connection, TASKS, tasks)
+            _insert(connection, GROUPS, groups)
+            _insert(connection, EPISODES, episodes)
+
+    def task_prepared(self, run: str, task: str, *, snapshot: str, snapshot_blob: str, prepare_s: float) -> None:
+        """The state that the task's episodes start from is saved and its statement durable."""
+        row = (TASKS.c.run == run) & (TASKS.c.task == task)
+        values = {"snapshot": snapshot, "snapshot_blob": snapshot_blob, "prepare_s": prepare_s, "refusal": ""}
+        self._write(update(TASKS).where(row).values(values))
+
+    def task_refused(self, run: str, task: str, cause: str) -> None:
+        """The task cannot be made ready."""
+        self._write(update(TASKS).where((TASKS.c.run == run) & (TASKS.c.task == task)).values(refusal=cause))
+
+    def attempt_failed(self, failure: FailureRow, *, next_attempt: int) -> None:
+        """An attempt failed on our side; the episode's next one is `next_attempt`."""
+        with self._database.write() as connection:
+            _insert(connection, FAILURES, [failure])
+            connection.execute(
+                update(EPISODES).where(EPISODES.c.id == failure.episode).values(attempt=next_attempt)
+            )  # fmt: skip
+
+    def played(self, episode: str, *, record: str, cause: str) -> None:
+        """The episode's record is stored. `cause`: why it cannot be scored; empty where it can."""
+        self._move(episode, EpisodeState.PLANNED, EpisodeState.PLAYED, {"record": record, "cause": cause})
+
+    def judged(self, row: EpisodeRow) -> None:
+        """Verdict and reward of a row whose episode was played are stored."""
+        names = ("verdict", "reward", "reward_id", "value", "cause", "judging_started_s", "judged_s")
+        values = {name: getattr(row, name) for name in names}
+        self._move(row.id, EpisodeState.PLAYED, EpisodeState.JUDGED, values)
+
+    def sealed(self, run: str, episodes: Iterable[str], *, signing_s: float) -> None:
+        """From now on their rewards are visible: call it once their statements are durable."""
+        with self._database.write() as connection:
+            for id in episodes:
+                row = (EPISODES.c.id == id) & (EPISODES.c.state == EpisodeState.JUDGED)
+                connection.execute(update(EPISODES).where(row).values(state=EpisodeState.SEALED))
+            connection.execute(
+                update(RUNS).where(RUNS.c.run == run).values(signing_s=RUNS.c.signing_s + signing_s)
+            )  # fmt: skip
+
+    def group_closed(self, group: str, *, state: str, cause: str) -> None:
+        """`state`: complete or refused."""
+        self._write(update(GROUPS).where(GROUPS.c.id == group).values(state=state, cause=cause))
+
+    def ended(self, run: str, *, state: str, ended_s: float) -> None:
+        """`state`: complete or incomplete."""
+        self._write(update(RUNS).where(RUNS.c.run == run).values(state=state, ended_s=ended_s))
+
+    def hold(self, snapshot: str, owner: str) -> None:
+        """Notes that `owner` (an episode, or a run and a task) needs the snapshot."""
+        with self._database.write() as connection:
+            row = (SNAPSHOTS.c.snapshot == snapshot) & (SNAPSHOTS.c.owner == owner)
+            if connection.execute(select(SNAPSHOTS).where(row)).first() is None:
+                connection.execute(insert(SNAPSHOTS).values(snapshot=snapshot, owner=owner))
+
+    def release(self, owner: str) -> list[str]:
+        """Lets go of all of the owner's; returns those that nobody needs any more."""
+        with self._database.write() as connection:
+            mine = list(connection.execute(select(SNAPSHOTS.c.snapshot).where(SNAPSHOTS.c.owner == owner)).scalars())
+            connection.execute(delete(SNAPSHOTS).where(SNAPSHOTS.c.owner == owner))
+            needed = set(
+                connection.execute(select(SNAPSHOTS.c.snapshot).where(SNAPSHOTS.c.snapshot.in_(mine))).scalars()
+            )  # fmt: skip
+        return [snapshot for snapshot in mine if snapshot not in needed]
+
+    def _move(self, episode: str, before: EpisodeState, after: EpisodeState, values: dict[str, Any]) -> None:
+        row = (EPISODES.c.id == episode) & (EPISODES.c.state == before)
+        self._write(update(EPISODES).where(row).values(state=after, **values))
+
+    def _write(self, statement: Any) -> None:
+        with self._database.write() as connection:
+            connection.execute(statement)
+
+
+def _insert(connection: Connection, table: Table, records: Iterable[Record]) -> None:
+    rows = [msgspec.to_builtins(record) for record in records]
+    if rows:
+        connection.execute(insert(table), rows)

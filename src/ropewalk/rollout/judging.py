@@ -1,0 +1,114 @@
+"""From a played episode to its verdict and reward, both stored. What our side fails is None, never 0."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+
+import anyio
+import anyio.to_thread
+import msgspec
+
+from ropewalk.core.errors import CallerError, UnavailableError
+from ropewalk.core.ids import new_id
+from ropewalk.core.records import canonical_bytes, digest_bytes
+from ropewalk.interface.episode import EpisodeRecord
+from ropewalk.interface.task import Task
+from ropewalk.reward.bundle import Bundle
+from ropewalk.reward.verdict import Reward, Verdict, VerdictStatus
+from ropewalk.rollout.episodes.play import Trouble
+from ropewalk.rollout.journal import Journal
+from ropewalk.rollout.ports import World
+from ropewalk.rollout.rows import EpisodeRow
+
+RETRY_PAUSE_S = 0.2
+
+OnFailure = Callable[[EpisodeRow, int, str, Trouble], None]
+
+
+class Judging:
+    """Judges one run's episodes."""
+
+    def __init__(self, world: World, journal: Journal, *, attempts_max: int, on_failure: OnFailure) -> None:
+        """`on_failure` hears of every try that our side failed: row, attempt, stage, trouble."""
+        self._world = world
+        self._journal = journal
+        self._attempts_max = attempts_max
+        self._failed = on_failure
+
+    async def judge(
+        self, row: EpisodeRow, task: Task, record: EpisodeRecord, bundle: Bundle | None, trouble: Trouble | None
+    ) -> Verdict:
+        """Stores the verdict and the reward, and returns the verdict."""
+        started_s = self._world.clock.now_s()
+        if record.termination.ours:
+            verdict = _lost(record, task, trouble)
+        else:
+            verdict = await self._grade(row, task, bundle)
+        value = verdict.score if verdict.status is VerdictStatus.SCORED else None
+        reward = Reward(
+            id=new_id("reward", clock=self._world.clock),
+            episode=row.id,
+            task=task.id,
+            run=row.run,
+            policy=record.policy,
+            value=value,
+            cause=verdict.cause,
+            verdict=digest_bytes(canonical_bytes(verdict)),
+            termination=record.termination,
+            truncated=record.truncated,
+        )
+        stored = await anyio.to_thread.run_sync(
+            self._world.blobs.put_many, [canonical_bytes(verdict), canonical_bytes(reward)]
+        )
+        self._journal.judged(
+            msgspec.structs.replace(
+                row,
+                verdict=stored[0],
+                reward=stored[1],
+                reward_id=reward.id,
+                value=value,
+                cause=verdict.cause,
+                judging_started_s=started_s,
+                judged_s=self._world.clock.now_s(),
+            )
+        )
+        return verdict
+
+    async def _grade(self, row: EpisodeRow, task: Task, bundle: Bundle | None) -> Verdict:
+        """A verdict, after as many tries as the plan allows where our side fails."""
+        for attempt in range(1, self._attempts_max + 1):
+            try:
+                verdict = await self._world.judge.grade(task, episode=row.id, bundle=bundle)
+                if verdict.status is not VerdictStatus.INFRA_ERROR:
+                    return verdict
+                trouble = Trouble(cause=verdict.cause, detail=verdict.detail)
+            except UnavailableError as error:
+                verdict = None
+                trouble = Trouble(cause="grader_unavailable", detail=error.message)
+            except CallerError as error:
+                return _unjudged(row.id, task, bundle, VerdictStatus.TASK_INVALID, "grader_refused", error.message)
+            self._failed(row, attempt, "grade", trouble)
+            await anyio.sleep(RETRY_PAUSE_S * attempt)
+        return verdict or _unjudged(row.id, task, bundle, VerdictStatus.INFRA_ERROR, trouble.cause, trouble.detail)
+
+
+def _lost(record: EpisodeRecord, task: Task, trouble: Trouble | None) -> Verdict:
+    cause = trouble.cause if trouble else "episode_lost"
+    return _unjudged(record.id, task, None, VerdictStatus.INFRA_ERROR, cause, record.detail)
+
+
+def _unjudged(
+    episode: str, task: Task, bundle: Bundle | None, status: VerdictStatus, cause: str, detail: str
+) -> Verdict:
+    return Verdict(
+        episode=episode,
+        task=task.id,
+        grader=task.grader,
+        bundle=digest_bytes(canonical_bytes(bundle)) if bundle else None,
+        status=status,
+        score=None,
+        cause=cause,
+        detail=detail[:2000],
+        nonce=secrets.token_hex(16),
+    )

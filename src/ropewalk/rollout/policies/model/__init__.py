@@ -1,0 +1,1 @@
+"""`openai`: any model behind an OpenAI-compatible chat completions endpoint."""

@@ -1,0 +1,219 @@
+"""Asks a chat completions endpoint: bounded, with retries, within a budget. The key goes into one header, and
+nowhere else: no log, no record, no message."""
+
+from __future__ import annotations
+
+import email.utils
+import json
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+import httpx2
+
+from ropewalk.core import limits
+from ropewalk.core.errors import CallerError
+from ropewalk.rollout.plan import OpenAISettings
+from ropewalk.rollout.policies.contract import PolicyFailedError
+from ropewalk.rollout.policies.model.completions import Completion, GarbageError, parse_completion
+
+RESPONSE_BYTES_MAX = 8 * limits.MIB
+BACKOFF_S = 0.5
+BACKOFF_S_MAX = 30.0
+RETRY_AFTER_S_MAX = 120.0
+DEAD_AFTER = 3
+"""Requests in a row that failed with all their retries; after them one try each must do, until one succeeds."""
+_AGAIN = {408, 409, 425, 429}
+_FULL = ("context_length_exceeded", "maximum context length", "context window")
+
+log = logging.getLogger(__name__)
+
+
+class ContextFullError(CallerError):
+    """The conversation is longer than the model can read."""
+
+
+class _Again(Exception):
+    """This try failed in a way that another one may mend."""
+
+    def __init__(self, cause: str, detail: str, retry_after_s: float | None = None) -> None:
+        super().__init__(detail)
+        self.cause = cause
+        self.detail = detail
+        self.retry_after_s = retry_after_s
+
+
+class ChatClient:
+    """One endpoint and model, for all episodes of a run."""
+
+    def __init__(
+        self,
+        settings: OpenAISettings,
+        *,
+        key: str = "",
+        sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
+        chance: random.Random | None = None,
+    ) -> None:
+        """`key`: the secret itself; empty: none is sent.
+
+        Raises:
+            CallerError: the URL is none, or the key cannot stand in a header.
+        """
+        if not key.isprintable() or not key.isascii():
+            raise CallerError("The endpoint's key has characters that no header can carry.")
+        self._settings = settings
+        self._url = _checked(settings.base_url)
+        self._sleep = sleep
+        self._chance = chance or random.Random()
+        self._slots = anyio.CapacityLimiter(settings.concurrency)
+        self._failed_in_row = 0
+        self._cost_usd = 0.0
+        self._key = key
+        self._http = httpx2.AsyncClient(
+            timeout=httpx2.Timeout(settings.request_timeout_s),
+            limits=httpx2.Limits(max_connections=settings.concurrency),
+            headers={"Authorization": f"Bearer {key}"} if key else {},
+        )
+
+    @property
+    def cost_usd(self) -> float:
+        """Of all requests so far, by the settings' prices."""
+        return self._cost_usd
+
+    def spent(self, tokens_prompt: float, tokens_completion: float) -> None:
+        """Counts tokens towards the cost."""
+        settings = self._settings
+        self._cost_usd += tokens_prompt * settings.price_usd_per_million_prompt / 1e6
+        self._cost_usd += tokens_completion * settings.price_usd_per_million_completion / 1e6
+
+    async def close(self) -> None:
+        """Closes connections."""
+        await self._http.aclose()
+
+    async def complete(
+        self, messages: list[dict[str, Any]], tools: list[dict[str, Any]], *, tokens_max: int, seed: int
+    ) -> tuple[Completion, int, int]:
+        """An answer, with its prompt and completion tokens (estimated from lengths where the endpoint is silent).
+
+        Raises:
+            ContextFullError: the conversation does not fit the model.
+            PolicyFailedError: `endpoint_unreachable`, `endpoint_overloaded` or `endpoint_garbage` after all retries;
+                `endpoint_refused`: the request is refused, and would be again; `cost_cap`.
+        """
+        body = {
+            "model": self._settings.model,
+            "messages": messages,
+            "tools": tools,
+            "temperature": self._settings.temperature,
+            "max_tokens": tokens_max,
+            "seed": seed % 2**31,
+        }
+        data = json.dumps(body).encode()
+        async with self._slots:
+            completion = await self._with_retries(data)
+        prompt = completion.tokens_prompt if completion.tokens_prompt is not None else len(data) // 4 + 1
+        answered = completion.tokens_completion
+        if answered is None:
+            answered = (len(completion.content) + sum(len(str(call.arguments)) for call in completion.calls)) // 4 + 1
+        self.spent(prompt, answered)
+        return completion, prompt, answered
+
+    async def _with_retries(self, data: bytes) -> Completion:
+        tries = 1 if self._failed_in_row >= DEAD_AFTER else self._settings.attempts_max
+        for attempt in range(1, tries + 1):
+            cap = self._settings.cost_usd_max
+            if cap is not None and self._cost_usd >= cap:
+                raise PolicyFailedError(
+                    f"The run's cost cap of ${cap:g} is reached (${self._cost_usd:.4f} spent).",
+                    cause="cost_cap", retriable=False, next_step="raise policy.openai.cost_usd_max.",
+                )  # fmt: skip
+            try:
+                completion = await self._once(data)
+                self._failed_in_row = 0
+                return completion
+            except _Again as again:
+                log.info("chat completion failed (%s), try %d of %d: %s", again.cause, attempt, tries, again.detail)
+                if attempt == tries:
+                    self._failed_in_row += 1
+                    raise PolicyFailedError(
+                        f"{self._url} gave no completion in {tries} tries: {again.detail}.",
+                        cause=again.cause,
+                        retriable=False,
+                        next_step="check base_url and that the model server runs.",
+                    ) from again
+                await self._sleep(self._pause_s(attempt, again.retry_after_s))
+        raise AssertionError("unreachable")
+
+    async def _once(self, data: bytes) -> Completion:
+        headers = {"Content-Type": "application/json"}
+        try:
+            # The client's own time limit starts anew with every byte; this one does not.
+            with anyio.fail_after(self._settings.request_timeout_s):
+                async with self._http.stream("POST", self._url, content=data, headers=headers) as response:
+                    body = await _bounded(response)
+        except TimeoutError:
+            raise _Again("endpoint_unreachable", f"no answer within {self._settings.request_timeout_s:g} s") from None
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            raise _Again("endpoint_unreachable", f"{type(error).__name__}: {error}"[:300]) from error
+        status = response.status_code
+        if status == 200:
+            try:
+                return parse_completion(body)
+            except GarbageError as error:
+                raise _Again("endpoint_garbage", f"the answer is no chat completion: {error}") from error
+        detail = f"HTTP {status}: {self._shown(body)}"
+        if status in _AGAIN or status >= 500:
+            retry_after_s = _retry_after_s(response.headers.get("retry-after", ""))
+            raise _Again("endpoint_overloaded", detail, retry_after_s)
+        if status in (400, 413, 422) and any(sign in detail.lower() for sign in _FULL):
+            raise ContextFullError(detail)
+        raise PolicyFailedError(
+            f"{self._url} refuses the request: {detail}.",
+            cause="endpoint_refused",
+            retriable=False,
+            next_step="check the model's name, the key's reference and base_url.",
+        )
+
+    def _pause_s(self, attempt: int, retry_after_s: float | None) -> float:
+        backoff_s = min(BACKOFF_S * 2 ** (attempt - 1), BACKOFF_S_MAX) * self._chance.uniform(0.5, 1.0)
+        return max(backoff_s, min(retry_after_s or 0.0, RETRY_AFTER_S_MAX))
+
+    def _shown(self, body: bytes) -> str:
+        text = body[:500].decode(errors="replace")
+        return text.replace(self._key, "[key]") if self._key else text
+
+
+def _checked(base_url: str) -> str:
+    try:
+        url = httpx2.URL(base_url)
+    except httpx2.InvalidURL as error:
+        raise CallerError(f"base_url is no URL: {error}.") from None
+    if url.scheme not in ("http", "https") or not url.host:
+        raise CallerError(f"base_url is no http URL: {base_url[:200]!r}.", next_step="give http://HOST:PORT/v1.")
+    if url.userinfo:
+        raise CallerError("base_url holds a password.", next_step="give the key by reference, in policy.openai.key.")
+    return f"{base_url.rstrip('/')}/chat/completions"
+
+
+async def _bounded(response: httpx2.Response) -> bytes:
+    body = bytearray()
+    async for piece in response.aiter_bytes():
+        body += piece
+        if len(body) > RESPONSE_BYTES_MAX:
+            raise _Again("endpoint_garbage", f"the answer is larger than {RESPONSE_BYTES_MAX} bytes")
+    return bytes(body)
+
+
+def _retry_after_s(value: str) -> float | None:
+    """Seconds out of a Retry-After header (RFC 9110, 10.2.3); a date counts from now."""
+    try:
+        seconds = float(value)
+    except ValueError:
+        try:
+            when = email.utils.parsedate_to_datetime(value)
+            seconds = float((when - when.now(when.tzinfo)).total_seconds())
+        except (ValueError, TypeError, IndexError):
+            return None
+    return seconds if 0 <= seconds < 1e6 else None

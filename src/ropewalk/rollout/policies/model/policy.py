@@ -1,0 +1,125 @@
+"""A model with tools, in the usual loop: it calls tools until it says that it is done."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, ClassVar
+
+from ropewalk.core.clock import Clock, SystemClock
+from ropewalk.core.outcomes import Termination
+from ropewalk.interface.episode import Message, ToolCall, ToolResult
+from ropewalk.rollout.episodes.context import AgentContext, TaskView
+from ropewalk.rollout.plan import OpenAISettings
+from ropewalk.rollout.policies.contract import ContextKind, PolicyEnd
+from ropewalk.rollout.policies.model.client import ChatClient, ContextFullError
+
+SYSTEM = (
+    "You repair a Python package. You work in a sandbox through tools. Find the cause of the failing tests and "
+    "mend it in the source; tests that you cannot see decide whether it is right, so mend the cause and not the "
+    "symptom. Changes outside of the files you may hand in are lost. When you are done, answer without calling a tool."
+)
+GO_ON = "Your answer was cut off. Call a tool, or say briefly that you are done."
+
+
+class OpenAIPolicy:
+    """Plays episodes with one model."""
+
+    context: ClassVar[ContextKind] = ContextKind.AGENT
+
+    def __init__(
+        self, settings: OpenAISettings, *, key: str = "", client: ChatClient | None = None, clock: Clock | None = None
+    ) -> None:
+        """`key`: the secret itself; it is not kept here."""
+        self._settings = settings
+        self._client = client or ChatClient(settings, key=key)
+        self._clock = clock or SystemClock()
+
+    @property
+    def name(self) -> str:
+        return f"openai({self._settings.model}, temperature={self._settings.temperature:g})"
+
+    async def close(self) -> None:
+        """Closes connections."""
+        await self._client.close()
+
+    def spent(self, tokens_prompt: float, tokens_completion: float) -> None:
+        """Counts what earlier parts of the run used towards its cost cap."""
+        self._client.spent(tokens_prompt, tokens_completion)
+
+    async def run(self, context: AgentContext) -> PolicyEnd | None:
+        """One episode's conversation.
+
+        Raises:
+            PolicyFailedError: the endpoint failed for good, or the run's cost cap is reached.
+        """
+        new = [Message(role="system", content=SYSTEM), Message(role="user", content=first_words(context.task))]
+        conversation = [_plain(message) for message in new]
+        tokens_left = self._settings.token_budget
+        while True:
+            if context.steps_left < 1:
+                return _stop("all steps are used up")
+            if tokens_left < 1:
+                return _stop(f"the episode's {self._settings.token_budget} tokens are used up")
+            started_s = self._clock.monotonic_s()
+            try:
+                completion, prompt, answered = await self._client.complete(
+                    conversation,
+                    context.tools,
+                    tokens_max=min(self._settings.completion_tokens_max, tokens_left),
+                    seed=context.seed,
+                )
+            except ContextFullError:
+                return _stop("the conversation is longer than the model can read")
+            model_s = self._clock.monotonic_s() - started_s
+            tokens_left -= prompt + answered
+            said = Message(role="assistant", content=completion.content, tool_calls=completion.calls)
+            results = await context.act(
+                completion.calls,
+                messages=[*new, said],
+                tokens={"prompt": prompt, "completion": answered},
+                time_s={"model": model_s},
+            )
+            conversation.append(_plain(said))
+            conversation += [
+                _answer(call, result) for call, result in zip(completion.calls, results, strict=True)
+            ]  # fmt: skip
+            new = []
+            if completion.calls:
+                continue
+            if completion.finish_reason != "length":
+                return None
+            new = [Message(role="user", content=GO_ON)]
+            conversation.append(_plain(new[0]))
+
+
+def first_words(task: TaskView) -> str:
+    """What a model is told of its task."""
+    command = " ".join([*task.test_command, *task.visible_killers])
+    return (
+        f"{task.prompt}\n\nThe source lies in {task.workdir}, which is the working directory. These tests fail and "
+        f"must pass:\n" + "\n".join(f"- {test}" for test in task.visible_killers) + f"\n\nRun them with: {command}\n"
+        f"You may change files that match: {', '.join(task.editable)}"
+    )
+
+
+def _plain(message: Message) -> dict[str, Any]:
+    plain: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.tool_calls:
+        plain["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": json.dumps(call.arguments)},
+            }
+            for call in message.tool_calls
+        ]
+    return plain
+
+
+def _answer(call: ToolCall, result: ToolResult) -> dict[str, Any]:
+    shown = result.output if result.exit_code in (0, None) else f"{result.output}\n[exit code {result.exit_code}]"
+    return {"role": "tool", "tool_call_id": call.id, "content": shown}
+
+
+def _stop(detail: str) -> PolicyEnd:
+    return PolicyEnd(termination=Termination.POLICY_STOP, truncated=True, detail=detail)

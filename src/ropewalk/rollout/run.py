@@ -1,0 +1,344 @@
+"""The run loop: tasks × policies × forks become episodes, bundles, verdicts, rewards and statements.
+
+Two stages run side by side: one prepares tasks, a little ahead; `concurrency` others play and grade what is
+prepared. A third seals what is judged, in batches. Everything of note is in the journal before it counts, so the
+loop may stop at any instant and go on from there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import anyio
+import anyio.to_thread
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+
+from ropewalk.core import limits
+from ropewalk.core.errors import UnavailableError
+from ropewalk.core.records import canonical_bytes, decode_own
+from ropewalk.interface.episode import EpisodeRecord, Step
+from ropewalk.interface.task import Task
+from ropewalk.reward.bundle import Bundle
+from ropewalk.reward.verdict import VerdictStatus
+from ropewalk.rollout import events
+from ropewalk.rollout.begin import load_run
+from ropewalk.rollout.episodes.materials import Materials, make_ready
+from ropewalk.rollout.episodes.play import Attempt, Played, Trouble
+from ropewalk.rollout.episodes.shelf import Shelf, scratch
+from ropewalk.rollout.journal import Journal
+from ropewalk.rollout.judging import RETRY_PAUSE_S, Judging
+from ropewalk.rollout.policies.contract import Policy, SupportsSpending
+from ropewalk.rollout.ports import World
+from ropewalk.rollout.rows import EpisodeRow, EpisodeState, FailureRow, RunRow, TaskRow
+from ropewalk.rollout.sealing import Sealer
+from ropewalk.rollout.statements import snapshot_draft
+from ropewalk.sandbox.contract import SnapshotRecord
+
+
+class RunLoop:
+    """Works on one run until nothing is left to do. Use once per call: a resume is a new loop on the same run."""
+
+    def __init__(
+        self,
+        world: World,
+        journal: Journal,
+        run: str,
+        *,
+        policies: Mapping[str, Policy[Any]],
+        observe: events.Observer = events.ignore,
+    ) -> None:
+        """`policies`: by name in the plan; the caller closes them."""
+        self._world = world
+        self._journal = journal
+        self._run = run
+        self._policies = policies
+        self._observe = observe
+        self._plan, self._tasks = load_run(world, journal, run)
+        self._materials = Materials(world)
+        self._shelf = Shelf(world.sandboxes, journal)
+        self._judging = Judging(world, journal, attempts_max=self._plan.run.attempts_max, on_failure=self._failed)
+        self._sealer = Sealer(world, journal, run, observe)
+        self._fatal: Exception | None = None
+        self._scope = anyio.CancelScope()
+        self._sandbox_s = 0.0
+
+    async def work(self) -> RunRow:
+        """Plays, grades and seals all that is open; also what an earlier, broken-off loop left.
+
+        Cancelling it (Ctrl-C) ends every sandbox and leaves the run resumable.
+
+        Raises:
+            UnavailableError: another process works on this run, or the journal cannot be written.
+            IntegrityError: stored records or the log are damaged.
+        """
+        with self._journal.own(self._run):
+            started = self._world.clock.monotonic_s()
+            state = "interrupted"
+            try:
+                self._say_started()
+                await self._forget_half_done()
+                await self._stages()
+                state = self._close()
+            finally:
+                rows = [row for row in self._journal.episodes(self._run) if row.state is EpisodeState.SEALED]
+                self._observe(
+                    events.RunEnded(
+                        run=self._run,
+                        state=state,
+                        rewards=len(rows),
+                        unscored=sum(row.value is None for row in rows),
+                        duration_s=self._world.clock.monotonic_s() - started,
+                    )
+                )
+            return self._journal.run(self._run)
+
+    async def _stages(self) -> None:
+        work_in, work_out = anyio.create_memory_object_stream[EpisodeRow](self._plan.run.concurrency)
+        judged_in, judged_out = anyio.create_memory_object_stream[str](math.inf)
+        with self._scope:
+            async with anyio.create_task_group() as seal_group:
+                seal_group.start_soon(self._guard, self._seal_all, judged_out)
+                async with judged_in, anyio.create_task_group() as group:
+                    for _ in range(self._plan.run.concurrency):
+                        group.start_soon(self._guard, self._work_all, work_out.clone(), judged_in)
+                    work_out.close()
+                    group.start_soon(self._guard, self._feed, work_in, judged_in)
+        if self._fatal:
+            raise self._fatal
+
+    async def _guard(self, stage: Callable[..., Awaitable[None]], *arguments: Any) -> None:
+        """A stage that fails ends all others, and the loop raises what it raised (not a group of errors)."""
+        try:
+            await stage(*arguments)
+        except Exception as error:
+            self._fatal = self._fatal or error
+            self._scope.cancel()
+
+    # Stage 1: prepare
+
+    async def _feed(self, work: MemoryObjectSendStream[EpisodeRow], judged: MemoryObjectSendStream[str]) -> None:
+        async with work:
+            rows = self._journal.episodes(self._run)
+            for row in rows:
+                self._count_spent(row)
+            for row in rows:
+                if row.state is EpisodeState.JUDGED:
+                    judged.send_nowait(row.id)
+            for task_row in self._journal.tasks(self._run):
+                mine = [row for row in rows if row.task == task_row.task]
+                todo = [row for row in mine if row.state in (EpisodeState.PLANNED, EpisodeState.PLAYED)]
+                if any(row.state is EpisodeState.PLANNED for row in todo) and not await self._ready(task_row, mine):
+                    todo = [row for row in todo if row.state is EpisodeState.PLAYED]
+                for row in todo:
+                    await work.send(row)
+
+    async def _ready(self, row: TaskRow, episodes: list[EpisodeRow]) -> bool:
+        """Whether the task has a saved state to fork. Makes one if not; refuses its groups if that fails."""
+        task = self._tasks[row.task]
+        if row.snapshot and self._shelf.exists(row.snapshot):
+            return True
+        cause, detail = "", ""
+        for attempt in range(1, self._plan.run.attempts_max + 1):
+            if attempt > 1:
+                await anyio.sleep(RETRY_PAUSE_S * attempt)
+            try:
+                started_s, started = self._world.clock.now_s(), self._world.clock.monotonic_s()
+                async with self._world.placed(task):
+                    snapshot = await make_ready(self._world, task, self._shelf, f"{self._run}/{task.id}")
+                if row.snapshot and snapshot.id != row.snapshot and any(e.record for e in episodes):
+                    # The group's first episodes began from a state that is lost and cannot be made again.
+                    cause, detail = "snapshot_lost", f"{row.snapshot} is gone"
+                    break
+                await self._task_ready(row, task, snapshot, started_s)
+                duration_s = self._world.clock.monotonic_s() - started
+                self._observe(
+                    events.TaskPrepared(
+                        run=self._run, task=task.id, name=task.name, snapshot=snapshot.id, duration_s=duration_s
+                    )
+                )
+                return True
+            except UnavailableError as error:
+                cause, detail = "task_not_ready", str(error)
+        self._refuse_task(task, cause, detail, episodes)
+        return False
+
+    async def _task_ready(self, row: TaskRow, task: Task, snapshot: SnapshotRecord, started_s: float) -> None:
+        ended_s = self._world.clock.now_s()
+        blob = await anyio.to_thread.run_sync(self._world.blobs.put, canonical_bytes(snapshot))
+        draft = snapshot_draft(task, snapshot, started_s=started_s, ended_s=ended_s)
+        await anyio.to_thread.run_sync(self._world.recorder.record, (draft,))
+        self._journal.task_prepared(
+            self._run, task.id, snapshot=snapshot.id, snapshot_blob=blob, prepare_s=ended_s - started_s
+        )
+
+    def _refuse_task(self, task: Task, cause: str, detail: str, episodes: list[EpisodeRow]) -> None:
+        self._journal.task_refused(self._run, task.id, cause)
+        self._observe(events.TaskRefused(run=self._run, task=task.id, name=task.name, cause=cause, detail=detail))
+        for group in {row.group_id: row for row in episodes if row.state is EpisodeState.PLANNED}.values():
+            self._sealer.close_group(group.group_id, group.task, group.policy, cause)
+
+    # Stage 2: play and grade
+
+    async def _work_all(self, work: MemoryObjectReceiveStream[EpisodeRow], judged: MemoryObjectSendStream[str]) -> None:
+        async with work:
+            async for row in work:
+                if row.state is EpisodeState.PLANNED and self._over_budget(row):
+                    continue
+                task = self._tasks[row.task]
+                async with self._world.placed(task):
+                    await self._episode(row, task)
+                judged.send_nowait(row.id)
+
+    def _over_budget(self, row: EpisodeRow) -> bool:
+        budget = self._plan.run.sandbox_s_max
+        if budget is None or self._sandbox_s < budget:
+            return False
+        self._sealer.close_group(row.group_id, row.task, row.policy, "budget_sandbox_s")
+        return True
+
+    async def _episode(self, row: EpisodeRow, task: Task) -> None:
+        if row.state is EpisodeState.PLANNED:
+            played = await self._play(row, task)
+            record, bundle, trouble = played.record, played.bundle, played.trouble
+            blob = await anyio.to_thread.run_sync(self._world.blobs.put, canonical_bytes(record))
+            self._journal.played(row.id, record=blob, cause=trouble.cause if trouble else "")
+            self._sandbox_s += record.usage.get("sandbox_s", 0.0)
+        else:
+            record = self._load(row.record or "", EpisodeRecord)
+            bundle = self._load(record.bundle, Bundle) if record.bundle else None
+            trouble = Trouble(cause=row.cause or "episode_lost", detail=record.detail)
+        self._observe(
+            events.EpisodeEnded(
+                run=self._run, episode=row.id, termination=record.termination, steps=len(record.steps),
+                detail=record.detail,
+            )
+        )  # fmt: skip
+        verdict = await self._judging.judge(row, task, record, bundle, trouble)
+        if verdict.status is VerdictStatus.SCORED and verdict.score == 1.0:
+            await self._shelf.release(row.id)
+        self._observe(
+            events.EpisodeJudged(
+                run=self._run, episode=row.id, status=str(verdict.status), cause=verdict.cause, score=verdict.score
+            )
+        )
+
+    async def _play(self, row: EpisodeRow, task: Task) -> Played:
+        snapshot = next(t.snapshot for t in self._journal.tasks(self._run) if t.task == task.id) or ""
+        attempt = row.attempt
+        while True:
+            self._observe(
+                events.EpisodeStarted(
+                    run=self._run, episode=row.id, task=task.id, policy=row.policy, index=row.position, attempt=attempt
+                )
+            )
+            one = Attempt(
+                self._world,
+                self._plan,
+                task,
+                row,
+                snapshot=snapshot,
+                policy=self._policies[row.policy],
+                materials=self._materials,
+                shelf=self._shelf,
+                on_step=lambda step: self._say_step(row, step),
+            )
+            try:
+                played = await one.play()
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await self._shelf.release(scratch(row.id))
+            trouble = played.trouble
+            if trouble is None:
+                return played
+            self._failed(row, attempt, "play", trouble)
+            attempt += 1
+            if not trouble.retriable or attempt > self._plan.run.attempts_max:
+                return played
+            await self._shelf.release(row.id)
+            await anyio.sleep(RETRY_PAUSE_S * attempt)
+
+    def _failed(self, row: EpisodeRow, attempt: int, stage: str, trouble: Trouble) -> None:
+        self._journal.attempt_failed(
+            FailureRow(
+                run=self._run, episode=row.id, attempt=attempt, stage=stage, cause=trouble.cause,
+                detail=trouble.detail[:2000], at_s=self._world.clock.now_s(),
+            ),
+            next_attempt=attempt + 1 if stage == "play" else row.attempt,
+        )  # fmt: skip
+        self._observe(
+            events.EpisodeRetried(
+                run=self._run, episode=row.id, attempt=attempt, cause=trouble.cause, detail=trouble.detail
+            )
+        )
+
+    # Stage 3: seal
+
+    async def _seal_all(self, judged: MemoryObjectReceiveStream[str]) -> None:
+        async with judged:
+            async for first in judged:
+                batch = [first]
+                try:
+                    while True:
+                        batch.append(judged.receive_nowait())
+                except (anyio.WouldBlock, anyio.EndOfStream):
+                    pass
+                await self._sealer.seal(tuple(batch), self._tasks)
+
+    # Begin and end
+
+    def _say_started(self) -> None:
+        rows = self._journal.episodes(self._run)
+        self._observe(
+            events.RunStarted(
+                run=self._run,
+                tasks=len(self._tasks),
+                policies=tuple(self._plan.run.policies),
+                episodes_total=len(rows),
+                episodes_sealed=sum(row.state is EpisodeState.SEALED for row in rows),
+            )
+        )
+
+    def _say_step(self, row: EpisodeRow, step: Step) -> None:
+        first = step.results[0].output.strip().splitlines() if step.results else []
+        call = ", ".join(call.name for call in step.calls) or "said something"
+        self._observe(
+            events.EpisodeStepped(
+                run=self._run,
+                episode=row.id,
+                task=row.task,
+                policy=row.policy,
+                step=step.index,
+                duration_s=step.duration_s,
+                note=f"{call}: {first[0][:100]}" if first else call,
+            )
+        )
+
+    async def _forget_half_done(self) -> None:
+        """Episodes that a broken-off loop had begun start anew; what they kept goes."""
+        for row in self._journal.episodes(self._run):
+            await self._shelf.release(scratch(row.id))
+            if row.state is EpisodeState.PLANNED:
+                await self._shelf.release(row.id)
+
+    def _close(self) -> str:
+        open_groups = {group.id for group in self._journal.groups(self._run) if group.state == "open"}
+        self._sealer.close_groups(open_groups)
+        complete = all(group.state == "complete" for group in self._journal.groups(self._run))
+        state = "complete" if complete else "incomplete"
+        if self._journal.run(self._run).state != state:
+            self._journal.ended(self._run, state=state, ended_s=self._world.clock.now_s())
+        return state
+
+    def _count_spent(self, row: EpisodeRow) -> None:
+        """What an episode used counts towards the run's budgets, also when it was played before a resume."""
+        if row.record:
+            usage = self._load(row.record, EpisodeRecord).usage
+            self._sandbox_s += usage.get("sandbox_s", 0.0)
+            policy = self._policies[row.policy]
+            if isinstance(policy, SupportsSpending):
+                policy.spent(usage.get("tokens_prompt", 0.0), usage.get("tokens_completion", 0.0))
+
+    def _load(self, blob: str, kind: type[Any]) -> Any:
+        return decode_own(self._world.blobs.get(blob, bytes_max=limits.JSON_BYTES_MAX), kind)

@@ -1,0 +1,101 @@
+"""Turns judged episodes into sealed ones: statements first, durably, then the reward becomes visible."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import anyio.to_thread
+
+from ropewalk.core import limits
+from ropewalk.core.records import decode_own
+from ropewalk.interface.episode import EpisodeRecord
+from ropewalk.interface.task import Task
+from ropewalk.provenance.statement import StatementDraft
+from ropewalk.reward.verdict import Reward, Verdict
+from ropewalk.rollout.events import Event, GroupClosed, RewardSealed
+from ropewalk.rollout.journal import Journal
+from ropewalk.rollout.ports import World
+from ropewalk.rollout.rows import EpisodeRow, EpisodeState
+from ropewalk.rollout.statements import Outcome, outcome_drafts
+from ropewalk.sandbox.contract import SnapshotRecord
+
+T = TypeVar("T")
+
+
+class Sealer:
+    """Seals batches of one run's episodes and closes its groups."""
+
+    def __init__(self, world: World, journal: Journal, run: str, observe: Callable[[Event], None]) -> None:
+        self._world = world
+        self._journal = journal
+        self._run = run
+        self._observe = observe
+
+    async def seal(self, ids: tuple[str, ...], tasks: dict[str, Task]) -> None:
+        """Records the batch's statements with one durable write, then shows its rewards.
+
+        Raises:
+            IntegrityError: a stored record is damaged, or the log is.
+        """
+        rows = [self._journal.episode(id) for id in ids]
+        snapshots = {row.task: row.snapshot_blob or "" for row in self._journal.tasks(self._run)}
+        started = self._world.clock.monotonic_s()
+
+        def sign() -> list[Outcome]:
+            drafts: list[StatementDraft] = []
+            outcomes = [self._load(row) for row in rows]
+            for row, outcome in zip(rows, outcomes, strict=True):
+                snapshot = self._record(snapshots[row.task], SnapshotRecord)
+                drafts.extend(outcome_drafts(tasks[row.task], snapshot, outcome))
+            self._world.recorder.record(tuple(drafts))
+            return outcomes
+
+        outcomes = await anyio.to_thread.run_sync(sign)
+        self._journal.sealed(self._run, ids, signing_s=self._world.clock.monotonic_s() - started)
+        for row, outcome in zip(rows, outcomes, strict=True):
+            reward = outcome.reward
+            self._observe(
+                RewardSealed(
+                    run=self._run,
+                    reward=reward.id,
+                    episode=row.id,
+                    task=row.task,
+                    policy=row.policy,
+                    value=reward.value,
+                    cause=reward.cause,
+                )
+            )
+        self.close_groups({row.group_id for row in rows})
+
+    def close_groups(self, groups: set[str]) -> None:
+        """Closes those whose episodes are all sealed: complete, or refused with the cause of what is unscored."""
+        episodes: dict[str, list[EpisodeRow]] = {}
+        for row in self._journal.episodes(self._run):
+            episodes.setdefault(row.group_id, []).append(row)
+        for group in self._journal.groups(self._run):
+            members = episodes[group.id]
+            if group.id not in groups or any(row.state is not EpisodeState.SEALED for row in members):
+                continue
+            causes = sorted(row.cause for row in members if row.value is None)
+            cause = max(causes, key=causes.count) if causes else ""
+            self.close_group(group.id, group.task, group.policy, cause)
+
+    def close_group(self, group: str, task: str, policy: str, cause: str) -> None:
+        """Closes one: complete where `cause` is empty, else refused."""
+        self._journal.group_closed(group, state="refused" if cause else "complete", cause=cause)
+        self._observe(
+            GroupClosed(run=self._run, group=group, task=task, policy=policy, complete=not cause, cause=cause)
+        )
+
+    def _load(self, row: EpisodeRow) -> Outcome:
+        return Outcome(
+            episode=self._record(row.record or "", EpisodeRecord),
+            verdict=self._record(row.verdict or "", Verdict),
+            reward=self._record(row.reward or "", Reward),
+            judging_started_s=row.judging_started_s or 0.0,
+            judged_s=row.judged_s or 0.0,
+        )
+
+    def _record(self, blob: str, kind: type[T]) -> T:
+        return decode_own(self._world.blobs.get(blob, bytes_max=limits.JSON_BYTES_MAX), kind)
