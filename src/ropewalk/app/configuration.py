@@ -11,6 +11,7 @@ from ropewalk.core.errors import CallerError
 from ropewalk.core.limits import MIB
 from ropewalk.core.records import Record
 from ropewalk.machinery.profile import PROFILE_BYTES_MAX, Profile, parse_profile
+from ropewalk.orchestration.drivers.local import LocalFleetConfig
 
 DEFAULT_PROFILE: Final = "embedded"
 SHIPPED: Final = Path(__file__).with_name("profiles")
@@ -45,11 +46,9 @@ class KeySettings(Record):
 class FleetSettings(Record):
     """[fleet]"""
 
-    driver: str = "local"
-    cpus: float = 0.0
-    """How many to give to sandboxes; 0: all."""
-    memory_mib: int = 0
-    """How much to give to sandboxes; 0: three quarters of what is available at start."""
+    driver: str = "local:"
+    local: LocalFleetConfig = LocalFleetConfig()
+    """[fleet.local], for that driver."""
 
 
 FAMILIES: Final[dict[str, type[Record]]] = {

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ropewalk.app.configuration import BlobSettings, KeySettings, SandboxSettings, open_profile
-from ropewalk.core.errors import CallerError
+from ropewalk.app.records import run_subjects
+from ropewalk.core.errors import CallerError, UnavailableError
 from ropewalk.lake.ingest import Terms
 from ropewalk.lake.lake import Lake
 from ropewalk.lake.records import IngestResult, Step
@@ -26,9 +27,12 @@ from ropewalk.provenance.log import Log, revoke_keys, rotate_keys
 from ropewalk.provenance.recorder import LogRecorder
 from ropewalk.provenance.statement import Activity, Link, StatementDraft
 from ropewalk.provenance.trace import Taint, Trace, taint, trace
+from ropewalk.provenance.verification import Verification
+from ropewalk.provenance.verify import Anchors, verify_run
+from ropewalk.rollout.journal import Journal
 from ropewalk.security.drivers import DRIVERS as KEY_DRIVERS
 from ropewalk.security.tenants import check_tenant
-from ropewalk.security.trust import PublicPair
+from ropewalk.security.trust import PublicPair, export_trust_root
 from ropewalk.store.blobs import open_blobs
 from ropewalk.store.database import Database
 from ropewalk.store.layout import Layout, default_state_dir
@@ -36,6 +40,10 @@ from ropewalk.store.layout import Layout, default_state_dir
 if TYPE_CHECKING:
     from ropewalk.security.drivers.file import FileKeys
 
+TRUST_ROOT_NAME: Final = "ropewalk-trust-root.json"
+CHECKPOINT_NAME: Final = "ropewalk-checkpoint"
+STORED_KINDS: Final = frozenset({"raw", "bundle", "episode", "verdict", "reward"})
+"""Whose bytes `verify` compares with the digests in the statements."""
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
 
@@ -75,6 +83,11 @@ class Custody:
     def database(self) -> Database:
         """The state database, opened on first use."""
         return Database.open(self.layout.database)
+
+    @cached_property
+    def journal(self) -> Journal:
+        """Of all runs."""
+        return Journal(self.database, locks=self.layout.runs)
 
     @cached_property
     def lineage(self) -> LineageIndex:
@@ -126,6 +139,46 @@ class Custody:
         """Everything that was made from a raw file, a task … by its name or sha256."""
         return taint(self._subject(name), log=self.log, lineage=self.lineage)
 
+    def verify(self, subjects: Sequence[str] | None, anchors: Anchors) -> Verification:
+        """Checks the log and the chains of these things (sha256; None: of everything) and their stored bytes.
+
+        Raises:
+            CallerError: nothing was ever recorded, or an anchor is not a file of its kind.
+        """
+        if not self.log.exists:
+            raise CallerError("Nothing was ever recorded here.", next_step="`ropewalk demo` makes a first run.")
+        return verify_run(
+            self.layout.log,
+            anchors=anchors,
+            own=self.keys.trust_root() if self.keys.exists else None,
+            subjects=subjects,
+            blobs=self.blobs,
+            stored_kinds=STORED_KINDS,
+        )
+
+    def verify_run(self, run: str, anchors: Anchors) -> Verification:
+        """Like `verify`, of every reward that a run says it sealed.
+
+        Raises:
+            CallerError: no such run.
+        """
+        return self.verify(run_subjects(self.journal, run), anchors)
+
+    def export_anchor(self, folder: Path) -> Anchors:
+        """Writes public keys and checkpoint into a folder outside, under the names that `anchors_in` looks for.
+
+        Raises:
+            CallerError: the folder is inside the state directory.
+            UnavailableError: it cannot be written.
+        """
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UnavailableError(f"The folder {folder} cannot be made: {error.strerror or error}.") from error
+        self.log.export_checkpoint(folder / CHECKPOINT_NAME)
+        export_trust_root(self.keys.trust_root(), folder / TRUST_ROOT_NAME)
+        return anchors_in(folder)
+
     def _subject(self, name: str) -> str:
         if not self.log.exists:
             raise CallerError("Nothing was ever recorded here.", next_step="`ropewalk demo` makes a first run.")
@@ -143,6 +196,12 @@ class Custody:
         """Lets go of the database."""
         if "database" in self.__dict__:
             self.database.close()
+
+
+def anchors_in(folder: Path) -> Anchors:
+    """What an anchor folder holds; what is not there is None."""
+    found = [folder / name for name in (TRUST_ROOT_NAME, CHECKPOINT_NAME)]
+    return Anchors(*(path if path.exists() else None for path in found))
 
 
 def source_kind(source: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from cyclopts import Parameter
 
@@ -16,8 +16,12 @@ from ropewalk.core import limits
 from ropewalk.core.errors import CallerError
 from ropewalk.core.limits import MIB
 
+if TYPE_CHECKING:
+    from ropewalk.sandbox.process import ExecResult
+
 app = noun("sandbox", "Create, use, snapshot, fork and end sandboxes.")
 
+EXIT_TIMEOUT = 124
 _INSIDE = re.compile(r"^(?:sandbox:)?([0-9A-HJKMNP-TV-Z]{26}):(/.*)$")
 
 
@@ -100,10 +104,9 @@ async def exec_(
     sys.stderr.write(result.stderr)
     if result.truncated:
         say_error(f"Output was cut: {result.stdout_bytes} and {result.stderr_bytes} bytes in all.")
-    if result.exit_code is not None:
-        return int(result.exit_code)
-    say_error(f"The command ended by {result.termination}.")
-    return 124 if result.termination == "timeout" else 128 + (result.signal or 0)
+    if result.exit_code is None:
+        say_error(f"The command ended by {result.termination}.")
+    return result_code(result)
 
 
 @command(app, "cp", examples=["ropewalk sandbox cp ./a.py ID:/work/a.py", "ropewalk sandbox cp ID:/work/out.json ."])
@@ -206,13 +209,14 @@ async def attach(
 
     Args:
         sandbox: Its id.
-        words: Another program than /bin/sh.
+        words: Another program than a shell.
     """
-    from ropewalk.cli.terminal import interact
+    from ropewalk.sandbox.attach import SHELL
+    from ropewalk.sandbox.attach import attach as connect
 
     async with opened(place) as rw:
         box = await rw.sandboxes.open(named(sandbox, "sandbox"))
-        return await interact(box, list(words) or ["/bin/sh"])
+        return result_code(await connect(box, list(words) or SHELL))
 
 
 @command(app, "kill", examples=["ropewalk sandbox kill ID", "ropewalk sandbox kill --all"])
@@ -241,6 +245,13 @@ class _Ends(NamedTuple):
 def _inside(place: str) -> tuple[str, str] | None:
     match = _INSIDE.match(place)
     return (f"sandbox:{match[1]}", match[2]) if match else None
+
+
+def result_code(result: ExecResult) -> int:
+    """A result as an exit code of our own, as shells and timeout(1) count."""
+    if result.exit_code is not None and result.termination == "finished":
+        return result.exit_code
+    return EXIT_TIMEOUT if result.termination == "timeout" else 128 + (result.signal or 0)
 
 
 def say_error(text: str) -> None:

@@ -1,0 +1,86 @@
+"""Where sandboxes run: driver, images, layers, the sandbox service and the fleet, wired from a profile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import anyio.to_thread
+
+from ropewalk.app.configuration import FleetSettings, SandboxSettings
+from ropewalk.app.custody import Custody
+from ropewalk.core.errors import CallerError
+from ropewalk.core.limits import MIB
+from ropewalk.orchestration.fleet import open_fleet
+from ropewalk.sandbox import drivers
+from ropewalk.sandbox.contract import Probe, SandboxDriver, SandboxSpec
+from ropewalk.sandbox.images import ImageRecord, ImageStore
+from ropewalk.sandbox.layers import LayerStore
+from ropewalk.sandbox.sandboxes import Sandboxes
+
+Progress = Callable[[str], None]
+
+
+class Machines:
+    """Belongs to one event loop."""
+
+    def __init__(self, custody: Custody, *, driver: str = "") -> None:
+        self.settings = custody.profile.family(SandboxSettings)
+        self.tenant = custody.tenant
+        self.layers = LayerStore(custody.layout)
+        self.images = ImageStore(custody.layout, self.layers)
+        self.driver: SandboxDriver = drivers.load(driver or self.settings.driver, custody.layout)
+        self.sandboxes = Sandboxes(self.driver, custody.layout, images=self.images, layers=self.layers)
+        fleet = custody.profile.family(FleetSettings)
+        self.fleet = open_fleet(fleet.driver, config=fleet.local)
+
+    def probe(self) -> Probe:
+        """What the driver can do here."""
+        return self.driver.probe()
+
+    async def image(self, name: str = "default", *, progress: Progress | None = None) -> ImageRecord:
+        """An image by name, digest (also its beginning), root directory or tar archive.
+
+        Raises:
+            CallerError: nothing of that name, or several begin with it.
+            UnavailableError: it cannot be built here.
+        """
+        if name == "default":
+            return await anyio.to_thread.run_sync(partial(self.images.default, progress))
+        path = Path(name)
+        if path.is_dir():
+            return await anyio.to_thread.run_sync(partial(self.images.from_directory, path, label=path.name))
+        if path.is_file():
+            return await anyio.to_thread.run_sync(partial(self.images.from_tar, path, label=path.name))
+        found = [record for record in self.images.records() if record.digest.startswith(name) or record.label == name]
+        if len(found) != 1:
+            raise CallerError(
+                f"{len(found) or 'No'} images are called {name!r}.",
+                next_step="give a digest from `ropewalk image ls`, a root directory, a tar archive, or default.",
+            )
+        return found[0]
+
+    async def spec(self, image: str, *, memory_mib: int | None = None, **fields: object) -> SandboxSpec:
+        """A spec with the profile's settings where `fields` (those of `SandboxSpec`) say nothing else.
+
+        Raises:
+            CallerError: an unknown field, or no such image.
+        """
+        given = dict(fields)
+        if memory_mib is not None:
+            given["memory_bytes"] = memory_mib * MIB
+        if unknown := sorted(set(given) - set(SandboxSpec.__struct_fields__)):
+            raise CallerError(
+                f"A sandbox has no setting {unknown[0]!r}.",
+                next_step=f"use one of {', '.join(SandboxSpec.__struct_fields__)}.",
+            )
+        record = await self.image(image)
+        defaults: dict[str, object] = {
+            "tenant": self.tenant,
+            "image": record.digest,
+            "memory_bytes": self.settings.memory_mib * MIB,
+            "disk_bytes": self.settings.disk_mib * MIB,
+            "cpus": self.settings.cpus,
+        }
+        return SandboxSpec(**{**defaults, **given})  # type: ignore[arg-type]

@@ -1,0 +1,44 @@
+"""Finds what a run left: its records in the blob store, by its rows in the journal."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from ropewalk.core.limits import JSON_BYTES_MAX
+from ropewalk.core.records import Record, decode_own
+from ropewalk.interface.episode import EpisodeRecord
+from ropewalk.reward.verdict import Reward, Verdict
+from ropewalk.rollout.journal import Journal
+from ropewalk.rollout.rows import EpisodeRow, EpisodeState
+from ropewalk.store.contract import Blobs
+
+R = TypeVar("R", bound=Record)
+
+
+def run_subjects(journal: Journal, run: str) -> tuple[str, ...]:
+    """sha256 of every reward that the run says it sealed: what `verify` must find in the log.
+
+    Raises:
+        CallerError: no such run.
+    """
+    journal.run(run)
+    return tuple(row.reward for row in journal.episodes(run) if row.state is EpisodeState.SEALED and row.reward)
+
+
+def reward_of(blobs: Blobs, row: EpisodeRow) -> Reward | None:
+    """The sealed reward of an episode, None where it has none yet."""
+    return _load(blobs, row.reward, Reward) if row.state is EpisodeState.SEALED else None
+
+
+def episode_of(blobs: Blobs, row: EpisodeRow) -> EpisodeRecord | None:
+    """The episode's record, None where it was not played yet."""
+    return _load(blobs, row.record, EpisodeRecord)
+
+
+def verdict_of(blobs: Blobs, row: EpisodeRow) -> Verdict | None:
+    """The verdict on an episode, None where it was not judged yet."""
+    return _load(blobs, row.verdict, Verdict)
+
+
+def _load(blobs: Blobs, digest: str | None, type: type[R]) -> R | None:
+    return None if digest is None else decode_own(blobs.get(digest, bytes_max=JSON_BYTES_MAX), type)

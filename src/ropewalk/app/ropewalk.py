@@ -1,0 +1,183 @@
+"""The Ropewalk object: everything below, wired from a profile, behind a few verbs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+from anyio.abc import TaskGroup
+
+from ropewalk.app.custody import Custody
+from ropewalk.app.machines import Machines
+from ropewalk.app.runs import Run
+from ropewalk.core.errors import CallerError
+from ropewalk.interface.task import Task
+from ropewalk.lake.ingest import Terms
+from ropewalk.lake.records import IngestResult
+from ropewalk.machinery.profile import Profile
+from ropewalk.provenance.trace import Trace
+from ropewalk.provenance.verification import Verification
+from ropewalk.provenance.verify import Anchors
+from ropewalk.reward.grader import Grader
+from ropewalk.reward.verdict import Reward
+from ropewalk.rollout import events
+from ropewalk.rollout.begin import begin_run, load_run
+from ropewalk.rollout.plan import Plan
+from ropewalk.rollout.plan_file import load_plan
+from ropewalk.rollout.policies.registry import make_policies
+from ropewalk.rollout.ports import World
+from ropewalk.sandbox.images import ImageStore
+from ropewalk.sandbox.sandbox import Sandbox
+from ropewalk.sandbox.sandboxes import Sandboxes
+
+
+class Ropewalk:
+    """One state directory under one profile, in one event loop. Use `Ropewalk.open`."""
+
+    def __init__(self, custody: Custody, machines: Machines, group: TaskGroup) -> None:
+        self.custody = custody
+        self.machines = machines
+        self._group = group
+
+    @classmethod
+    @asynccontextmanager
+    async def open(
+        cls, profile: str | None = None, *, state: Path | None = None, driver: str = ""
+    ) -> AsyncIterator[Ropewalk]:
+        """Opens everything, and first removes what a killed process left behind.
+
+        Leaving the block stops runs that still go on; they can be resumed.
+
+        Args:
+            profile: name or path; `$ROPEWALK_PROFILE`, else `embedded`.
+            state: the state directory; `$ROPEWALK_STATE`, else below `~/.local/state`.
+            driver: of sandboxes; replaces the profile's.
+
+        Raises:
+            CallerError: no such profile or driver.
+            UnavailableError: the state directory cannot be used.
+        """
+        with Custody.open(profile, state=state) as custody:
+            machines = Machines(custody, driver=driver)
+            await machines.sandboxes.reap()
+            async with anyio.create_task_group() as group:
+                try:
+                    yield cls(custody, machines, group)
+                finally:
+                    group.cancel_scope.cancel()
+
+    @property
+    def profile(self) -> Profile:
+        """What was configured."""
+        return self.custody.profile
+
+    @property
+    def sandboxes(self) -> Sandboxes:
+        """The sandbox service: find, fork, list, destroy."""
+        return self.machines.sandboxes
+
+    @property
+    def images(self) -> ImageStore:
+        """What sandboxes start from."""
+        return self.machines.images
+
+    @property
+    def world(self) -> World:
+        """All that a run touches."""
+        machines, custody = self.machines, self.custody
+        return World(
+            sandboxes=machines.sandboxes,
+            blobs=custody.blobs,
+            judge=Grader(machines.sandboxes, custody.blobs, tenant=custody.tenant),
+            recorder=custody.recorder,
+            fleet=machines.fleet,
+            tenant=custody.tenant,
+        )
+
+    @asynccontextmanager
+    async def sandbox(self, image: str = "default", **spec: Any) -> AsyncIterator[Sandbox]:
+        """A sandbox that ends with the block.
+
+        Args:
+            image: `default`, a digest, a root directory or a tar archive.
+            spec: fields of `SandboxSpec`, and `memory_mib`.
+
+        Raises:
+            CallerError, DeniedError, UnavailableError: as the driver's `create`.
+        """
+        async with await self.create_sandbox(image, **spec) as sandbox:
+            yield sandbox
+
+    async def create_sandbox(self, image: str = "default", **spec: Any) -> Sandbox:
+        """Like `sandbox`, to be closed by the caller; with `lease=Lease.DETACHED` it outlives this process."""
+        return await self.sandboxes.create(await self.machines.spec(image, **spec))
+
+    async def ingest(self, source: str, *, terms: Terms, versions: Sequence[str] = (), **settings: Any) -> IngestResult:
+        """See `Custody.ingest`."""
+        call = partial(self.custody.ingest, source, terms=terms, versions=versions, **settings)
+        return await anyio.to_thread.run_sync(call)
+
+    async def run(
+        self,
+        plan: Plan | Path | str,
+        *,
+        tasks: Sequence[Task] = (),
+        run_id: str = "",
+        observe: events.Observer = events.ignore,
+    ) -> Run:
+        """Starts a run and returns it while it goes on.
+
+        Args:
+            plan: a plan or the path of a TOML file.
+            tasks: to run on; by default those that the plan names or builds.
+            run_id: makes the call idempotent: repeated with the same plan it goes on where it was.
+            observe: is told everything of note.
+
+        Raises:
+            CallerError: the plan or a task does not fit.
+            DeniedError: the profile does not allow an endpoint or source of the plan.
+        """
+        made = (plan if isinstance(plan, Plan) else load_plan(Path(plan))).check()
+        self._check_endpoints(made)
+        chosen = list(tasks) or await self.tasks_of(made)
+        run = begin_run(self.world, self.custody.journal, made, chosen, run=run_id)
+        return self._start(run, made, observe)
+
+    async def resume(self, run: str, *, observe: events.Observer = events.ignore) -> Run:
+        """Goes on with a run that was interrupted, also by `kill -9`.
+
+        Raises:
+            CallerError: no such run.
+            UnavailableError: another process works on it.
+        """
+        plan, _ = load_run(self.world, self.custody.journal, run)
+        self._check_endpoints(plan)
+        return self._start(run, plan, observe)
+
+    async def trace(self, reward: Reward | str) -> Trace:
+        """The whole chain behind a reward (or anything else by its name), signatures checked on the way."""
+        name = reward if isinstance(reward, str) else reward.id
+        return await anyio.to_thread.run_sync(self.custody.trace, name)
+
+    async def verify(self, run: Run | str, *, anchors: Anchors | None = None) -> Verification:
+        """Checks every signature, digest and the log behind a run. See `Custody.verify`."""
+        id = run if isinstance(run, str) else run.id
+        return await anyio.to_thread.run_sync(self.custody.verify_run, id, anchors or Anchors())
+
+    async def tasks_of(self, plan: Plan) -> list[Task]:
+        """The tasks that a plan names or builds."""
+        raise CallerError("x")
+
+    def _start(self, run: str, plan: Plan, observe: events.Observer) -> Run:
+        started = Run(run, self.custody)
+        started.start(self._group, self.world, make_policies(plan), observe)
+        return started
+
+    def _check_endpoints(self, plan: Plan) -> None:
+        if plan.policy.openai is not None and "openai" in plan.run.policies:
+            self.profile.allow_endpoint(plan.policy.openai.base_url)

@@ -1,0 +1,98 @@
+"""A run in the hands of its user: started or found, watched, and read when it is through."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anyio
+from anyio.abc import TaskGroup
+
+from ropewalk.app.custody import Custody
+from ropewalk.app.records import reward_of
+from ropewalk.reward.verdict import Reward
+from ropewalk.rollout import events
+from ropewalk.rollout.policies.contract import Policy
+from ropewalk.rollout.ports import World
+from ropewalk.rollout.rows import EpisodeState, RunRow
+from ropewalk.rollout.run import RunLoop
+
+
+class Run:
+    """One run. `rewards()` gives each signed reward as soon as it is durable, those from before first."""
+
+    def __init__(self, id: str, custody: Custody) -> None:
+        self.id = id
+        self._custody = custody
+        self._error: BaseException | None = None
+        self._ended = anyio.Event()
+        self._changed = anyio.Event()
+        self._working = False
+
+    @property
+    def row(self) -> RunRow:
+        """Its state in the journal."""
+        return self._custody.journal.run(self.id)
+
+    async def rewards(self) -> AsyncIterator[Reward]:
+        """Signed rewards, until the run is through.
+
+        Raises:
+            RopewalkError: whatever ended the run early.
+        """
+        given: set[str] = set()
+        while True:
+            self._changed = anyio.Event()
+            over = self._ended.is_set() or not self._working
+            for row in self._custody.journal.episodes(self.id):
+                if row.state is EpisodeState.SEALED and row.id not in given:
+                    given.add(row.id)
+                    if reward := reward_of(self._custody.blobs, row):
+                        yield reward
+            if over:
+                self._raise()
+                return
+            await self._changed.wait()
+
+    async def wait(self) -> RunRow:
+        """Until it is through.
+
+        Raises:
+            RopewalkError: whatever ended the run early.
+        """
+        if self._working:
+            await self._ended.wait()
+        self._raise()
+        return self.row
+
+    def start(
+        self,
+        group: TaskGroup,
+        world: World,
+        policies: dict[str, Policy[Any]],
+        observe: events.Observer = events.ignore,
+    ) -> None:
+        """Lets a task group play, grade and seal what is open. Errors come out of `wait` and `rewards`."""
+        self._working = True
+        group.start_soon(self._work, world, policies, observe)
+
+    async def _work(self, world: World, policies: dict[str, Policy[Any]], observe: events.Observer) -> None:
+        def watch(event: events.Event) -> None:
+            observe(event)
+            if isinstance(event, events.RewardSealed):
+                self._changed.set()
+
+        try:
+            await RunLoop(world, self._custody.journal, self.id, policies=policies, observe=watch).work()
+        except Exception as error:
+            self._error = error
+        finally:
+            with anyio.CancelScope(shield=True):
+                for policy in policies.values():
+                    await policy.close()
+            self._ended.set()
+            self._changed.set()
+
+    def _raise(self) -> None:
+        if self._error is not None:
+            raise self._error

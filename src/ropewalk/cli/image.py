@@ -1,0 +1,79 @@
+"""`ropewalk image`: what sandboxes start from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ropewalk.cli.apps import HERE, Place, command, noun
+from ropewalk.cli.board import Board
+from ropewalk.cli.output import print_json, print_table, say
+from ropewalk.cli.session import custody
+
+app = noun("image", "Images: root file systems, unpacked and addressed by their content.")
+
+
+@command(app, "ls", examples=["ropewalk image ls", "ropewalk image ls --json"])
+def ls(*, json: bool = False, place: Place = HERE) -> int:
+    """Lists all images.
+
+    Args:
+        json: Print JSON.
+    """
+    from ropewalk.sandbox.images import ImageStore
+
+    with custody(place) as kept:
+        store = ImageStore(kept.layout)
+        sizes = {layer.digest: layer.bytes for layer in store.layers.records()}
+        records = list(store.records())
+    if json:
+        print_json([{"digest": record.digest, "image": record} for record in records])
+        return 0
+    print_table(
+        ("image", "label", ">layers", ">MiB"),
+        (
+            (r.digest[:16], r.label, len(r.layers), f"{sum(sizes.get(each, 0) for each in r.layers) / 2**20:.1f}")
+            for r in records
+        ),
+        empty="There is no image yet. Next: ropewalk image import default",
+    )
+    return 0
+
+
+@command(
+    app,
+    "import",
+    examples=[
+        "ropewalk image import ./rootfs.tar --label debian",
+        "ropewalk image import ./rootfs",
+        "ropewalk image import default",
+    ],
+)
+def import_(source: str, *, label: str = "", json: bool = False, place: Place = HERE) -> int:
+    """Makes an image out of a root directory or a tar archive of one, or builds the default one (Python and pytest).
+
+    Args:
+        source: A directory, a tar archive, or default.
+        label: A name for people.
+        json: Print JSON.
+    """
+    from ropewalk.core.errors import CallerError
+    from ropewalk.sandbox.images import ImageStore
+
+    path = Path(source)
+    with custody(place) as kept, Board(quiet=json) as board:
+        store = ImageStore(kept.layout)
+        board.begin(f"Image {source}")
+        if source == "default":
+            record = store.default(board.note)
+        elif path.is_dir():
+            record = store.from_directory(path, label=label)
+        elif path.is_file():
+            record = store.from_tar(path, label=label)
+        else:
+            raise CallerError(f"There is no directory or file {source}.", next_step="name one, or default.")
+        board.end(record.digest[:16])
+    if json:
+        print_json({"digest": record.digest, "image": record})
+    else:
+        say(record.digest)
+    return 0

@@ -1,0 +1,86 @@
+"""`ropewalk verify`: is everything as it was signed?"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ropewalk.cli.apps import HERE, Place, verb
+from ropewalk.cli.output import print_json, say
+from ropewalk.cli.session import custody, named
+
+if TYPE_CHECKING:
+    from ropewalk.provenance.verification import Verification
+
+app = verb(
+    "verify",
+    examples=[
+        "ropewalk verify run:01JDY… --anchor /mnt/usb",
+        "ropewalk verify run:01JDY… --keys trust-root.json --checkpoint checkpoint",
+        "ropewalk verify --json",
+    ],
+)
+
+EXIT_UNANCHORED = 4
+EXIT_INTEGRITY = 5
+
+
+@app.default
+def verify(
+    run: str | None = None,
+    *,
+    anchor: Path | None = None,
+    keys: Path | None = None,
+    checkpoint: Path | None = None,
+    json: bool = False,
+    place: Place = HERE,
+) -> int:
+    """Checks every signature, every digest and the log's consistency, against what was kept outside.
+
+    Exit codes: 0 ok; 4 unanchored: everything fits together, but nothing outside this host vouches for it;
+    5 something was tampered with or lost.
+
+    Args:
+        run: Id of the run. Default: everything in the log.
+        anchor: Folder with pinned keys and checkpoint, as `demo --anchor` writes it. Default: $ROPEWALK_ANCHOR.
+        keys: Pinned public keys, from `ropewalk keys export`.
+        checkpoint: Outside checkpoint, from `ropewalk provenance checkpoint`.
+        json: Print JSON.
+    """
+    from ropewalk.app.custody import anchors_in
+    from ropewalk.core.errors import CallerError
+    from ropewalk.provenance.verify import Anchors
+
+    folder = anchor or (Path(os.environ["ROPEWALK_ANCHOR"]) if os.environ.get("ROPEWALK_ANCHOR") else None)
+    kept = anchors_in(folder) if folder else Anchors()
+    if folder and kept == Anchors():
+        raise CallerError(
+            f"{folder} holds neither pinned keys nor a checkpoint.", next_step="write them with --anchor."
+        )
+    kept = Anchors(keys or kept.trust_root, checkpoint or kept.checkpoint)
+    with custody(place) as held:
+        found = held.verify_run(named(run, "run"), kept) if run else held.verify(None, kept)
+    print_json(found.plain()) if json else print_verification(found)
+    return exit_code(found)
+
+
+def print_verification(found: Verification) -> None:
+    """The outcome in a few lines."""
+    style = {"ok": "green", "unanchored": "yellow"}.get(str(found.status), "bold red")
+    say(f"{found.status}", style=style)
+    say(
+        f"{found.statements} statements ({found.rewards} rewards), both signatures of each; "
+        f"{found.blobs} stored things; a log of {found.log_size} entries; {sum(found.time_s.values()):.2f} s"
+    )
+    for reason in found.unanchored_because:
+        say(f"  unanchored: {reason}", style="yellow")
+    for finding in found.findings:
+        say(f"  {finding.code}: {finding.message}", style="red")
+    for note in found.notes:
+        say(f"  note: {note}", style="dim")
+
+
+def exit_code(found: Verification) -> int:
+    """See the command's help."""
+    return {"ok": 0, "unanchored": EXIT_UNANCHORED}.get(str(found.status), EXIT_INTEGRITY)
