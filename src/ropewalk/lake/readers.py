@@ -69,10 +69,13 @@ def walk(source: Path | bytes, caps: Caps, visit: Visit, *, name: str = "") -> L
         try:
             if head.startswith(b"\x1f\x8b"):
                 with _inflated(file, ledger, caps) as plain:
+                    if not _is_tar(plain.read(512)):
+                        raise ledger.fault(ArchiveFault.NOT_ARCHIVE, "a gzip stream of something else than a tar")
+                    plain.seek(0)
                     _walk_tar(plain, ledger, visit)
             elif head.startswith((b"PK\x03\x04", b"PK\x05\x06")):
                 _walk_zip(file, ledger, visit)
-            elif head[257:262] == b"ustar":
+            elif _is_tar(head):
                 _walk_tar(file, ledger, visit)
             else:
                 raise ledger.fault(ArchiveFault.NOT_ARCHIVE, "it begins like none that is read here")
@@ -85,6 +88,11 @@ def walk(source: Path | bytes, caps: Caps, visit: Visit, *, name: str = "") -> L
             raise UnavailableError(f"Archive {label} cannot be read: {error.strerror or error}.") from error
         ledger.finish()
     return ledger
+
+
+def _is_tar(head: bytes) -> bool:
+    """POSIX and GNU both write this; the format of 1979, which has no mark, is not read."""
+    return head[257:262] == b"ustar"
 
 
 @contextlib.contextmanager
