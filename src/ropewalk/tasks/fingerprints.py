@@ -6,11 +6,11 @@ import ast
 import base64
 import hashlib
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Final, Protocol
 
 from ropewalk.core.records import Record, digest_bytes
-from ropewalk.tasks.bodies import describe, parse, test_function, walk
+from ropewalk.tasks.bodies import describe, parse, walk
 
 WEIGHT_MIN: Final = 12
 """Syntax nodes below which equal bodies say nothing."""
@@ -67,7 +67,7 @@ def take_fingerprints(
     before: Mapping[str, bytes],
     after: Mapping[str, bytes],
     tests: Mapping[str, bytes] | None = None,
-    held_out: Iterable[str] = (),
+    held_out: Collection[str] = (),
 ) -> Fingerprints:
     """Fingerprints of the difference between two states of a package, and of held-out tests.
 
@@ -75,14 +75,10 @@ def take_fingerprints(
         tree: the release that the task may hold.
         before, after: editable files as they are and as they should become.
         tests: whole test files, path → content.
-        held_out: ids of the tests that judge.
+        held_out: body digests of the tests that judge.
     """
     changed = {path: content for path, content in after.items() if before.get(path) != content and content.strip()}
-    held = {test_function(test) for test in held_out}
-    places = {test.partition("::")[0] for test in held}
-    judged = {path: content for path, content in (tests or {}).items() if path in places}
     files = {digest_bytes(content): f"the fixed {path}" for path, content in changed.items()}
-    files |= {digest_bytes(content): f"{path} with its held-out tests" for path, content in judged.items()}
     known = {describe(name, node).digest for content in before.values() for name, node in _functions(content)}
     secrets: list[Secret] = []
     pieces: list[bytes] = []
@@ -90,11 +86,12 @@ def take_fingerprints(
         fixed = _secrets("fixed function", path, content)
         secrets.extend(secret for secret, weight in fixed if secret.body not in known and weight >= WEIGHT_MIN)
         pieces.extend(_new_pieces(before.get(path, b""), content))
-    for path, content in judged.items():
-        for secret, _ in _secrets("held-out test", path, content):
-            if secret.place.replace(".", "::") in {test.replace(".", "::") for test in held}:
-                secrets.append(secret)
-                pieces.append(_lines_of(content, secret.place.partition("::")[2]))
+    for path, content in (tests or {}).items():
+        judging = [secret for secret, _ in _secrets("held-out test", path, content) if secret.body in held_out]
+        for secret in judging if path.endswith(".py") else ():
+            secrets.append(secret)
+            pieces.append(_lines_of(content, secret.place.partition("::")[2]))
+            files[digest_bytes(content)] = f"{path} with its held-out tests"
     encoded = tuple(chunk for piece in pieces for chunk in _base64_chunks(piece))
     return Fingerprints(
         distribution=tree.distribution, version=tree.version, import_names=tree.import_names, files=files,

@@ -203,3 +203,23 @@ class BuildEvent(Record):
     total: int = 0
     tasks: int = 0
     """Admitted so far."""
+
+
+class Budget:
+    """How many more tasks a build wants; shared by those that work on it at the same time."""
+
+    def __init__(self, tasks_max: int) -> None:
+        self._left = tasks_max
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether no more are wanted."""
+        return self._left <= 0
+
+    def spend(self, count: int = 1) -> None:
+        """Takes a place for each task that may come."""
+        self._left -= count
+
+    def give_back(self) -> None:
+        """The task did not come."""
+        self._left += 1

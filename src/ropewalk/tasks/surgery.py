@@ -8,10 +8,10 @@ the whole module.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import PurePosixPath
 
-from ropewalk.tasks.bodies import Function, first_line, parse, test_function
+from ropewalk.tasks.bodies import Function, first_line, functions, parse
 from ropewalk.tasks.symbols import Symbols
 
 
@@ -20,7 +20,7 @@ def remove_tests(source: str, names: Iterable[str]) -> str:
 
     Args:
         source: the module's text.
-        names: `test_a` or `TestClass::test_a`, without parameters. Unknown ones are ignored.
+        names: `test_a`, `TestClass.test_a` or `TestClass::test_a`. Unknown ones are ignored.
 
     A class that would be left empty keeps a `pass`. A source that cannot be parsed is returned as it is.
     """
@@ -52,16 +52,22 @@ def remove_tests(source: str, names: Iterable[str]) -> str:
     return "".join(kept)
 
 
-def without_tests(files: Mapping[str, bytes], test_ids: Iterable[str]) -> dict[str, bytes]:
-    """Test files without the functions behind these test ids."""
-    by_path: dict[str, set[str]] = {}
-    for test_id in test_ids:
-        path, _, name = test_function(test_id).partition("::")
-        by_path.setdefault(path, set()).add(name)
-    return {
-        path: remove_tests(content.decode(), by_path[path]).encode() if path in by_path else content
-        for path, content in files.items()
-    }
+def without_bodies(files: Mapping[str, bytes], bodies: Collection[str]) -> dict[str, bytes]:
+    """Test files without the test functions that have one of these bodies, wherever and however they are named.
+
+    Args:
+        files: path → content.
+        bodies: digests (`tasks.bodies`).
+    """
+    left: dict[str, bytes] = {}
+    for path, content in files.items():
+        names = [
+            body.name
+            for body in (functions(content).values() if path.endswith(".py") else ())
+            if body.digest in bodies and body.name.rpartition(".")[2].startswith("test")
+        ]
+        left[path] = remove_tests(content.decode(), names).encode() if names else content
+    return left
 
 
 def guard_imports(source: str, symbols: Symbols, *, path: str) -> tuple[str, tuple[str, ...]]:

@@ -1,0 +1,256 @@
+"""From a problem to an admitted task: layers, visible tests, grader, controls, leak scan."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final
+
+import anyio
+
+from ropewalk.core.records import canonical_bytes, digest
+from ropewalk.interface.task import FileSet, Task, TaskKind, TaskLimits, TaskOrigin
+from ropewalk.reward.build import GraderBuild, GraderDraft, build_values_grader
+from ropewalk.reward.grader import Grader
+from ropewalk.reward.spec import GraderLimits
+from ropewalk.tasks.bench import Bench, limit_s
+from ropewalk.tasks.bodies import BodyKeys
+from ropewalk.tasks.fingerprints import take_fingerprints
+from ropewalk.tasks.killers import hanging_test, passing, selection
+from ropewalk.tasks.leaks import Scanner, scan_text
+from ropewalk.tasks.prompts import mutant_prompt, release_prompt
+from ropewalk.tasks.records import Reason, Rejection, TaskRecord
+from ropewalk.tasks.surgery import without_bodies
+from ropewalk.tasks.tree import SourceTree
+from ropewalk.tasks.worlds import TEST_COMMAND, WORKDIR, editable_globs, import_paths, source_files, test_layer_files
+
+VISIBLE_TESTS_MAX: Final = 60
+VISIBLE_TESTS_S: Final = 3.0
+"""Time of all visible tests on right source, so that a policy can run them at every step."""
+REGRESSIONS_MAX: Final = 3
+"""Tests that pass before and after, held out beside the killers, so that breaking them costs the reward."""
+_REFUSALS: Final = {
+    "no_voting_killer": Reason.NOT_GRADABLE, "low_entropy": Reason.LOW_ENTROPY, "flaky": Reason.UNSTABLE,
+    "not_parsable": Reason.NOT_GRADABLE, "not_collected": Reason.NOT_GRADABLE,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What a task is made of, before anything vouches for it.
+
+    Attributes:
+        name: of the unit, for people.
+        tree: the release whose source the task holds.
+        after_tree: the release that the tests come from.
+        before, after: editable files as they are and as they should become.
+        tests: all test files.
+        visible_killers, held_out: test ids; the latter empty where `fresh` judges.
+        hidden: tests that are neither seen nor judge: other units' killers, hanging ones.
+        both: tests that pass before and after, the most telling first.
+        seconds: test → time on right source.
+        fresh: test file that the oracle made (path → content), and its test ids.
+        notes: from the release's own notes; `symbols` stand in where there are none.
+    """
+
+    kind: TaskKind
+    name: str
+    level: str
+    tree: SourceTree
+    after_tree: SourceTree
+    before: Mapping[str, bytes]
+    after: Mapping[str, bytes]
+    tests: Mapping[str, bytes]
+    visible_killers: tuple[str, ...]
+    held_out: tuple[str, ...]
+    origin: TaskOrigin
+    hidden: tuple[str, ...] = ()
+    both: tuple[str, ...] = ()
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    fresh: Mapping[str, bytes] = field(default_factory=dict)
+    fresh_tests: tuple[str, ...] = ()
+    notes: str = ""
+    symbols: tuple[str, ...] = ()
+
+    @cached_property
+    def bodies(self) -> BodyKeys:
+        """Tells which tests share a body."""
+        return BodyKeys({path: text for path, text in self.tests.items() if path.endswith(".py")})
+
+    @property
+    def title(self) -> str:
+        """The task's name for people."""
+        origin = self.origin
+        if self.kind is TaskKind.MUTANT:
+            return f"{origin.distribution} {origin.version_before} {self.name}"
+        return f"{origin.distribution} {origin.version_before}→{origin.version_after} {self.name}"
+
+
+class Refused(Exception):
+    """A problem that does not become a task; caught by `Assembly.admit`."""
+
+    def __init__(self, reason: Reason, detail: str = "") -> None:
+        super().__init__(detail)
+        self.reason = reason
+        self.detail = detail
+
+
+class Assembly:
+    """Makes tasks and admits them."""
+
+    def __init__(self, bench: Bench, grader: Grader, scanner: Scanner, *, seed: int) -> None:
+        self._bench = bench
+        self._grader = grader
+        self._scanner = scanner
+        self._seed = seed
+
+    async def admit(self, problem: Problem) -> TaskRecord | Rejection:
+        """The task with what its admission showed, or why there is none.
+
+        Raises:
+            SandboxGoneError, UnavailableError: our side failed.
+        """
+        started_s = self._bench.clock.now_s()
+        try:
+            return await self._admit(problem, started_s)
+        except Refused as refused:
+            return Rejection(name=problem.title, reason=refused.reason, detail=refused.detail[:500])
+
+    async def build_grader(
+        self, problem: Problem, source: str, *, held_out: Sequence[str], visible: Mapping[str, bytes]
+    ) -> GraderBuild:
+        """A grader of these tests (and of the fresh ones) for a problem whose source lies in layer `source`."""
+        draft = GraderDraft(
+            name=problem.title, tenant=self._bench.world.tenant, image=self._bench.world.image,
+            layers=(*self._bench.world.wheels, source), workdir=WORKDIR, editable=self._globs(problem),
+            oracle=self._keep_oracle(problem), tests=(*held_out, *problem.fresh_tests),
+            import_paths=import_paths(problem.tree), plugins=self._bench.world.plugins,
+            limits=self._grader_limits(problem, held_out),
+        )  # fmt: skip
+        files = {**problem.tests, **problem.fresh}
+        async with self._bench.slots:
+            return await build_values_grader(
+                self._bench.boxes, self._bench.blobs, draft, test_files=files, visible_files=visible
+            )
+
+    async def _admit(self, problem: Problem, started_s: float) -> TaskRecord:
+        regressions = self._regressions(problem)
+        judging = (*problem.held_out, *regressions)
+        keys = problem.bodies
+        seen = {keys.key(test) for test in problem.visible_killers}
+        secret = {keys.key(test) for test in judging}
+        shown = without_bodies(problem.tests, secret | ({keys.key(test) for test in problem.hidden} - seen))
+        source = await self._bench.layer(source_files(problem.tree, problem.before))
+        right = await self._bench.layer(source_files(problem.tree, problem.after))
+        visible = await self._visible_tests(problem, source, right, shown, set(judging))
+        build = await self.build_grader(problem, source, held_out=judging, visible=shown)
+        if build.spec is None:
+            raise Refused(_REFUSALS.get(build.refused, Reason.GRADER), f"{build.refused}: {build.detail}")
+        paths = import_paths(problem.tree)
+        tests = await self._bench.layer(test_layer_files(shown, import_paths=paths, plugins=self._bench.world.plugins))
+        task = self._task(problem, source, tests, visible, build)
+        await anyio.to_thread.run_sync(self._scan, problem, task, secret)
+        controls = await self._controls(task)
+        return TaskRecord(
+            task=task, unit=problem.name, level=problem.level, held_out=build.tests, points=build.points,
+            killers_held_out=len(build.killers), guess_bits=build.guess_bits, fresh_cases=len(problem.fresh_tests),
+            verdicts=controls, scanned=(*self._bench.world.image_layers, *task.layers), started_s=started_s,
+            ended_s=self._bench.clock.now_s(),
+        )  # fmt: skip
+
+    def _regressions(self, problem: Problem) -> tuple[str, ...]:
+        """Held-out tests that pass before and after, with bodies that no visible test has, chosen by seed."""
+        bodies = problem.bodies
+        taken = {bodies.key(test) for test in (*problem.visible_killers, *problem.held_out, *problem.hidden)}
+        by_body: dict[str, list[str]] = {}
+        modules = {test.partition("::")[0] for test in problem.visible_killers}
+        for test in problem.both:
+            if test.partition("::")[0] in modules and bodies.key(test) not in taken:
+                by_body.setdefault(bodies.key(test), []).append(test)
+        single = sorted(tests[0] for tests in by_body.values() if len(tests) == 1)
+        random.Random(f"{self._seed}:{digest(single)}").shuffle(single)
+        spare = max(0, len(single) - 1)
+        return tuple(sorted(single[: min(REGRESSIONS_MAX, spare)]))
+
+    async def _visible_tests(
+        self, problem: Problem, source: str, right: str, shown: Mapping[str, bytes], judging: set[str]
+    ) -> tuple[str, ...]:
+        """Tests that the policy may run, after both sources showed that they behave as they must."""
+        bodies = problem.bodies
+        gone = {bodies.key(test) for test in (*judging, *problem.hidden)}
+        chosen = list(problem.visible_killers)
+        total = sum(problem.seconds.get(test, 0.1) for test in chosen)
+        for test in problem.both:
+            total += problem.seconds.get(test, 0.1)
+            if len(chosen) >= VISIBLE_TESTS_MAX or total > VISIBLE_TESTS_S:
+                break
+            if test not in judging and bodies.key(test) not in gone:
+                chosen.append(test)
+        plan = selection((), chosen, limit_s(total + 1.0))
+        wrong = await self._bench.run(problem.tree, source, shown, plan)
+        fixed = await self._bench.run(problem.tree, right, shown, plan)
+        before, after = passing(wrong), passing(fixed)
+        if hanging_test(wrong) is not None:
+            raise Refused(Reason.HANGS, f"{hanging_test(wrong)} hangs before the fix")
+        lost = [test for test in problem.visible_killers if test in before or test not in after]
+        if lost:
+            raise Refused(Reason.UNSTABLE, f"{lost[0]} does not fail before and pass after in the visible files")
+        others = [test for test in chosen if test in before and test in after]
+        return tuple(sorted({*problem.visible_killers, *others}))
+
+    def _task(self, problem: Problem, source: str, tests: str, visible: tuple[str, ...], build: GraderBuild) -> Task:
+        seconds = sum(problem.seconds.get(test, 0.1) for test in visible)
+        if problem.kind is TaskKind.MUTANT:
+            prompt = mutant_prompt(
+                distribution=problem.origin.distribution, version=problem.origin.version_before,
+                killers=problem.visible_killers, command=TEST_COMMAND,
+            )  # fmt: skip
+        else:
+            prompt = release_prompt(
+                distribution=problem.origin.distribution, before=problem.origin.version_before, notes=problem.notes,
+                symbols=problem.symbols, killers=problem.visible_killers, command=TEST_COMMAND,
+            )  # fmt: skip
+        return Task(
+            name=problem.title, kind=problem.kind, prompt=prompt, image=self._bench.world.image,
+            layers=(*self._bench.world.wheels, source, tests), workdir=WORKDIR, visible_tests=visible,
+            visible_killers=tuple(sorted(problem.visible_killers)), test_command=TEST_COMMAND,
+            editable=self._globs(problem), source=self._keep(problem.before), grader=build.digest,
+            oracle=self._keep_oracle(problem), origin=problem.origin,
+            limits=TaskLimits(test_timeout_s=round(limit_s(seconds + 1.0), 1)),
+        )  # fmt: skip
+
+    def _scan(self, problem: Problem, task: Task, bodies: set[str]) -> None:
+        secrets = take_fingerprints(
+            problem.tree, before=problem.before, after=problem.after, tests=problem.tests, held_out=bodies
+        )
+        leaks = self._scanner.scan(secrets, image=self._bench.world.image_layers, layers=task.layers, workdir=WORKDIR)
+        leaks += scan_text(task.prompt, secrets)
+        if leaks:
+            found = "; ".join(f"{leak.kind} at {leak.path} ({leak.detail})" for leak in leaks[:3])
+            raise Refused(Reason.LEAK, f"{len(leaks)} found: {found}")
+
+    async def _controls(self, task: Task) -> tuple[str, ...]:
+        async with self._bench.slots:
+            controls = await self._grader.admit_controls(task, repeats=3)
+        if not controls.admitted:
+            reasons = {"noop_passes": Reason.NOOP_PASSES, "oracle_fails": Reason.ORACLE_FAILS}
+            causes = ", ".join(dict.fromkeys(verdict.cause for verdict in controls.verdicts))
+            raise Refused(reasons.get(controls.reason, Reason.INFRASTRUCTURE), f"{controls.reason}: {causes}")
+        return tuple(digest(verdict) for verdict in controls.verdicts)
+
+    def _globs(self, problem: Problem) -> tuple[str, ...]:
+        return editable_globs(problem.tree, problem.after_tree)
+
+    def _grader_limits(self, problem: Problem, tests: Sequence[str]) -> GraderLimits:
+        seconds = limit_s(sum(problem.seconds.get(test, 0.1) for test in tests) + 1.0)
+        return GraderLimits(cpu_s=round(seconds, 1), wall_s=round(4 * seconds, 1))
+
+    def _keep(self, files: Mapping[str, bytes], deleted: Sequence[str] = ()) -> str:
+        stored = {path: self._bench.blobs.put(content) for path, content in sorted(files.items())}
+        return self._bench.blobs.put(canonical_bytes(FileSet(files=stored, deleted=tuple(sorted(deleted)))))
+
+    def _keep_oracle(self, problem: Problem) -> str:
+        changed = {path: text for path, text in problem.after.items() if problem.before.get(path) != text}
+        return self._keep(changed, [path for path in problem.before if path not in problem.after])

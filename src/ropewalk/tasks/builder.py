@@ -1,0 +1,230 @@
+"""Builds a catalogue of tasks out of releases: resumable, in order, with progress and with reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Final, Protocol
+
+import anyio
+
+from ropewalk.core.clock import Clock, SystemClock
+from ropewalk.core.errors import CallerError, UnavailableError
+from ropewalk.interface.task import TaskKind
+from ropewalk.reward.box import Boxes
+from ropewalk.reward.grader import Grader
+from ropewalk.store.contract import Blobs
+from ropewalk.tasks.assembly import Assembly
+from ropewalk.tasks.bench import Bench, World
+from ropewalk.tasks.journal import Journal
+from ropewalk.tasks.leaks import Scanner
+from ropewalk.tasks.mutants import MutantBuilder
+from ropewalk.tasks.records import (
+    Budget,
+    BuildEvent,
+    BuildPlan,
+    MutantPlan,
+    PairPlan,
+    Reason,
+    Rejection,
+    ReleaseRef,
+    SourceYield,
+    YieldReport,
+)  # fmt: skip
+from ropewalk.tasks.releases import ReleaseBuilder
+from ropewalk.tasks.requirements import Layers
+from ropewalk.tasks.tree import SourceTree
+
+MUTANTS_PER_RELEASE_TASK: Final = 1 / 3
+"""So that mutants are a quarter of the whole at most."""
+_ATTEMPTS: Final = 2
+"""Of a source whose sandboxes were lost."""
+
+
+class Trees(Protocol):
+    """Gives a release's source tree; called from a thread."""
+
+    def __call__(self, release: ReleaseRef) -> SourceTree: ...
+
+
+class ImageLike(Protocol):
+    """An image's record (`ropewalk.sandbox.images.ImageRecord`)."""
+
+    @property
+    def digest(self) -> str: ...
+    @property
+    def layers(self) -> tuple[str, ...]: ...
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """What a builder works with; wired by `app`.
+
+    Attributes:
+        boxes: makes sandboxes (`Sandboxes`).
+        blobs: takes sources, oracles and graders.
+        layers: takes layers (`LayerStore`).
+        image: of all sandboxes.
+        trees: opens a release out of the lake (`tasks.sources.LakeTrees`).
+        folder: for baselines, progress and scan indexes: `<state>/tasks`.
+        wheels: layers of requirements.
+        parallel: sandboxes that work at the same time.
+    """
+
+    boxes: Boxes
+    blobs: Blobs
+    layers: Layers
+    image: ImageLike
+    trees: Trees
+    folder: Path
+    wheels: tuple[str, ...] = ()
+    parallel: int = 2
+    clock: Clock = field(default_factory=SystemClock)
+
+
+class TaskBuilder:
+    """Builds plans. One at a time; a plan that was interrupted goes on where it stopped."""
+
+    def __init__(self, workshop: Workshop) -> None:
+        self._shop = workshop
+
+    async def build(self, plan: BuildPlan, *, on_event: Callable[[BuildEvent], None] | None = None) -> YieldReport:
+        """Builds all release tasks of a plan, then as many mutants as a quarter allows.
+
+        Two sources are worked on at a time. What a source gave is on disk before the next one begins; a build that
+        was killed and is started again with the same plan reads it from there.
+
+        Args:
+            plan: what to build.
+            on_event: is told of progress; must not block.
+
+        Raises:
+            CallerError: a plan of mutants alone that is not private.
+            UnavailableError: the machine fails us again and again.
+        """
+        if plan.mutants and not plan.pairs and not plan.private:
+            raise CallerError(
+                "Mutants alone are no catalogue: they are a control beside release tasks, a quarter at most.",
+                next_step="add pairs of releases, or mark the plan as private (a user's own package).",
+            )
+        run = _Run(self._shop, plan, on_event or (lambda event: None))
+        return await run.build()
+
+
+class _Run:
+    """One build."""
+
+    def __init__(self, shop: Workshop, plan: BuildPlan, on_event: Callable[[BuildEvent], None]) -> None:
+        self._shop = shop
+        self._plan = plan
+        self._on_event = on_event
+        world = World(
+            tenant=plan.tenant, image=shop.image.digest, image_layers=shop.image.layers, wheels=shop.wheels,
+            plugins=plan.plugins,
+        )  # fmt: skip
+        bench = Bench(shop.boxes, shop.blobs, shop.layers, world, shop.folder, shop.clock, shop.parallel)
+        grader = Grader(shop.boxes, shop.blobs, tenant=plan.tenant, clock=shop.clock)
+        assembly = Assembly(bench, grader, Scanner(shop.layers, shop.folder / "indexes"), seed=plan.seed)
+        self._releases = ReleaseBuilder(bench, assembly, seed=plan.seed)
+        self._mutants = MutantBuilder(bench, assembly, seed=plan.seed)
+        self._journal = Journal(shop.folder, plan, shop.image.digest)
+        self._trees: dict[str, SourceTree] = {}
+        self._results: dict[int, SourceYield] = {}
+        self._budget = Budget(plan.tasks_max)
+        self._done = 0
+        self._tasks = 0
+        self._total = len(plan.pairs) + len(plan.mutants)
+
+    async def build(self) -> YieldReport:
+        started_s = self._shop.clock.monotonic_s()
+        pairs = list(enumerate(self._plan.pairs))
+        async with anyio.create_task_group() as group:
+            for _ in range(self._shop.parallel):
+                group.start_soon(self._work, pairs)
+        for number, mutants in enumerate(self._plan.mutants, start=len(self._plan.pairs)):
+            allowed = self._allowed(mutants)
+            self._results[number] = await self._step(mutants, [mutants, allowed], mutants.name, allowed)
+        seconds = self._shop.clock.monotonic_s() - started_s
+        return YieldReport(sources=tuple(self._results[n] for n in sorted(self._results)), seconds=round(seconds, 2))
+
+    async def _work(self, pairs: list[tuple[int, PairPlan]]) -> None:
+        while pairs:
+            number, pair = pairs.pop(0)
+            if self._budget.is_spent and self._journal.load(pair) is None:
+                self._done += 1
+                continue
+            self._results[number] = await self._step(pair, pair, pair.name)
+
+    def _allowed(self, mutants: MutantPlan) -> int:
+        """How many mutants this step may add."""
+        if self._plan.private and not self._plan.pairs:
+            return mutants.count
+        releases = sum(len(result.tasks) for result in self._results.values() if result.kind is TaskKind.RELEASE)
+        others = sum(len(result.tasks) for result in self._results.values() if result.kind is TaskKind.MUTANT)
+        return min(mutants.count, int(releases * MUTANTS_PER_RELEASE_TASK) - others)
+
+    async def _step(self, step: PairPlan | MutantPlan, key: object, name: str, wanted: int = 0) -> SourceYield:
+        """One source: from the journal, or built and journaled."""
+        result = self._journal.load(key)
+        if result is not None:
+            self._finish(name, result, "resumed")
+            return result
+        self._tell(name, "started", "")
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                result = await self._build(step, name, wanted)
+                break
+            except UnavailableError as error:
+                if attempt == _ATTEMPTS:
+                    result = self._failed(step, name, error)
+        assert result is not None
+        if not any(rejection.reason is Reason.INFRASTRUCTURE for rejection in result.rejections):
+            await anyio.to_thread.run_sync(self._journal.store, key, result)
+        self._finish(name, result, "finished")
+        return result
+
+    async def _build(self, step: PairPlan | MutantPlan, name: str, wanted: int) -> SourceYield:
+        def tell(stage: str, detail: str) -> None:
+            self._tasks += stage == "task"
+            self._tell(name, stage, detail)
+
+        if isinstance(step, PairPlan):
+            before, after = await self._tree(step.before), await self._tree(step.after)
+            return await self._releases.build(step, before, after, tell, self._budget)
+        if wanted <= 0:
+            rejection = Rejection(name=name, reason=Reason.QUOTA, detail="mutants are a quarter at most")
+            return SourceYield(
+                name=name, kind=TaskKind.MUTANT, distribution=step.release.distribution, rejections=(rejection,)
+            )
+        return await self._mutants.build(step, await self._tree(step.release), wanted, tell)
+
+    async def _tree(self, release: ReleaseRef) -> SourceTree:
+        if release.raw not in self._trees:
+            self._trees[release.raw] = await anyio.to_thread.run_sync(self._shop.trees, release)
+        return self._trees[release.raw]
+
+    def _failed(self, step: PairPlan | MutantPlan, name: str, error: UnavailableError) -> SourceYield:
+        is_pair = isinstance(step, PairPlan)
+        kind = TaskKind.RELEASE if is_pair else TaskKind.MUTANT
+        distribution = step.after.distribution if isinstance(step, PairPlan) else step.release.distribution
+        rejection = Rejection(name=name, reason=Reason.INFRASTRUCTURE, detail=error.message)
+        return SourceYield(name=name, kind=kind, distribution=distribution, rejections=(rejection,))
+
+    def _finish(self, name: str, result: SourceYield, stage: str) -> None:
+        self._done += 1
+        if stage == "resumed":
+            self._tasks += len(result.tasks)
+            self._budget.spend(len(result.tasks) if result.kind is TaskKind.RELEASE else 0)
+        self._tell(name, stage, f"{len(result.tasks)} tasks, {len(result.rejections)} rejections")
+
+    def _tell(self, name: str, stage: str, detail: str) -> None:
+        self._on_event(
+            BuildEvent(source=name, stage=stage, detail=detail, done=self._done, total=self._total, tasks=self._tasks)
+        )
+
+
+def adjacent(releases: Sequence[ReleaseRef]) -> tuple[PairPlan, ...]:
+    """Pairs of neighbours out of one distribution's releases, oldest first."""
+    return tuple(PairPlan(before=one, after=two) for one, two in pairwise(releases))

@@ -1,0 +1,45 @@
+"""A build's progress on disk: one file per finished source, whole or not there, so that a killed build goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ropewalk.core.errors import IntegrityError
+from ropewalk.core.records import Record, canonical_bytes, content_id, decode_own, digest
+from ropewalk.tasks.bench import write_whole
+from ropewalk.tasks.records import BuildPlan, SourceYield
+
+JOURNAL_VERSION = 1
+
+
+class _Entry(Record):
+    version: int
+    step: str
+    result: SourceYield
+
+
+class Journal:
+    """Results of one build plan below `folder`, by what was asked for."""
+
+    def __init__(self, folder: Path, plan: BuildPlan, image: str) -> None:
+        self.id = content_id("build", [JOURNAL_VERSION, image, plan])
+        self._folder = folder / "builds" / self.id.partition(":")[2]
+
+    def load(self, step: object) -> SourceYield | None:
+        """The result of a step that was finished before; None where it was not, or its file is damaged."""
+        path = self._path(step)
+        if not path.exists():
+            return None
+        try:
+            entry = decode_own(path.read_bytes(), _Entry, what=path.name)
+        except IntegrityError:
+            return None  # it can be made again, and everything in it is verified by digest elsewhere
+        return entry.result if entry.step == digest(step) and entry.version == JOURNAL_VERSION else None
+
+    def store(self, step: object, result: SourceYield) -> None:
+        """Keeps a finished step's result, durably."""
+        entry = _Entry(version=JOURNAL_VERSION, step=digest(step), result=result)
+        write_whole(self._path(step), canonical_bytes(entry))
+
+    def _path(self, step: object) -> Path:
+        return self._folder / f"{digest(step)}.json"

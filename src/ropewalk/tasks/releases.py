@@ -1,0 +1,217 @@
+"""Release tasks: the older release's source, the newer release's tests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from ropewalk.interface.task import TaskKind, TaskOrigin
+from ropewalk.tasks.assembly import Assembly, Problem
+from ropewalk.tasks.bench import Bench, Tell
+from ropewalk.tasks.bodies import BodyKeys
+from ropewalk.tasks.cases import make_cases
+from ropewalk.tasks.changelog import mentions, release_notes
+from ropewalk.tasks.killers import Killers, Pair, confirm, find_killers, make_pair, reach
+from ropewalk.tasks.records import Budget, PairPlan, Reason, Rejection, SourceYield, TaskRecord
+from ropewalk.tasks.split import Split, SplitRefused, split_killers
+from ropewalk.tasks.tree import NoTestsError, SourceTree
+from ropewalk.tasks.units import Changed, Unit, changed_functions, make_units, short_name
+
+_REACH_TESTS_MAX: Final = 200
+_REACH_TIMEOUT_S: Final = 120.0
+_KILLERS_MAX: Final = 0.5
+"""A share of all tests: where more fail on the older source, the suite does not fit it."""
+
+
+class ReleaseBuilder:
+    """Makes the tasks of one pair of adjacent releases."""
+
+    def __init__(self, bench: Bench, assembly: Assembly, *, seed: int) -> None:
+        self._bench = bench
+        self._assembly = assembly
+        self._seed = seed
+
+    async def build(
+        self, plan: PairPlan, before: SourceTree, after: SourceTree, tell: Tell, budget: Budget
+    ) -> SourceYield:
+        """Every task that the pair gives and the budget wants, and why not more.
+
+        Raises:
+            SandboxGoneError, UnavailableError: our side failed.
+        """
+        started_s = self._bench.clock.monotonic_s()
+        try:
+            pair = await make_pair(self._bench, before, after, modules=plan.modules)
+        except NoTestsError as error:
+            return self._nothing(plan, Reason.NO_TESTS, error.message)
+        tell("baseline", f"{len(pair.modules)} test modules")
+        found = await find_killers(self._bench, pair)
+        if found.problem:
+            return self._nothing(plan, _reason(found), found.problem, found)
+        if len(found.killers) > _KILLERS_MAX * (len(found.killers) + len(found.both)):
+            share = f"{len(found.killers)} of {len(found.killers) + len(found.both)} tests fail on the older source"
+            return self._nothing(plan, Reason.IMPORT_FAILS, share, found)
+        found = await confirm(self._bench, pair, found) if found.killers else found
+        tell("killers", f"{len(found.killers)} of {len(found.seconds)} tests")
+        if not found.killers:
+            return self._nothing(plan, Reason.NO_KILLERS, "no test fails before and passes after", found)
+        work = await self._look(plan, pair, found, tell)
+        tasks, rejections = await self._build_units(work, tell, budget)
+        return SourceYield(
+            name=plan.name, kind=TaskKind.RELEASE, distribution=plan.after.distribution, tests=len(found.seconds),
+            killers=len(found.killers), units=len(work.units), tasks=tuple(tasks), rejections=tuple(rejections),
+            dropped=found.dropped, seconds=round(self._bench.clock.monotonic_s() - started_s, 2),
+        )  # fmt: skip
+
+    async def _look(self, plan: PairPlan, pair: Pair, found: Killers, tell: Tell) -> _PairWork:
+        modules = {killer.partition("::")[0] for killer in found.killers}
+        near = [test for test in found.both if test.partition("::")[0] in modules][:_REACH_TESTS_MAX]
+        reached = await reach(self._bench, pair, (*found.killers, *near), budget_s=_REACH_TIMEOUT_S)
+        changed = changed_functions(pair.before.editable_files, pair.after.editable_files)
+        bodies = BodyKeys({path: text for path, text in pair.tests.items() if path.endswith(".py")})
+        units = make_units(found.killers, bodies, reached, changed)
+        notes = release_notes(pair.after.files, pair.before.version, pair.after.version)
+        may_judge = await self._audition(plan, pair, found)
+        tell("units", f"{len(units)} units, {len(may_judge)} of {len(found.killers)} killers may judge")
+        return _PairWork(plan, pair, found, bodies, reached, changed, notes, may_judge, units)
+
+    async def _build_units(
+        self, work: _PairWork, tell: Tell, budget: Budget
+    ) -> tuple[list[TaskRecord], list[Rejection]]:
+        tasks: list[TaskRecord] = []
+        rejections: list[Rejection] = []
+        for unit in work.units:
+            if len(tasks) >= work.plan.tasks_max or budget.is_spent:
+                break
+            budget.spend()
+            outcome = await self._build_unit(work, unit)
+            if isinstance(outcome, TaskRecord):
+                tasks.append(outcome)
+                tell("task", outcome.task.name)
+            else:
+                budget.give_back()
+                rejections.append(outcome)
+                tell("rejected", f"{outcome.name}: {outcome.reason}")
+        return tasks, rejections
+
+    async def _audition(self, plan: PairPlan, pair: Pair, found: Killers) -> frozenset[str]:
+        """Killers that a grader can use at all: one grader is built of all of them, and thrown away."""
+        problem = _problem(plan, pair, found, name="audition", level="", visible=(), held_out=found.killers)
+        build = await self._assembly.build_grader(problem, pair.source_before, held_out=found.killers, visible={})
+        if build.spec is None and build.refused not in ("no_voting_killer", "low_entropy"):
+            return frozenset(found.killers)  # one bad test spoils it for all: each unit is tried by itself
+        return frozenset(build.killers)
+
+    async def _build_unit(self, work: _PairWork, unit: Unit) -> TaskRecord | Rejection:
+        name = f"{work.plan.name} {unit.name}"
+        keys = {killer: work.bodies.key(killer) for killer in unit.killers}
+        symbols = list(dict.fromkeys(short_name(symbol) for symbol in unit.symbols))
+        notes = mentions(work.notes, symbols)
+        last: TaskRecord | Rejection | None = None
+        for seed in (self._seed, self._seed + 1):
+            try:
+                split = split_killers(unit.killers, keys, may_judge=work.may_judge, seed=seed)
+            except SplitRefused as refused:
+                if len(set(keys.values())) >= 2 and not work.may_judge.intersection(unit.killers):
+                    return Rejection(name=name, reason=Reason.NOT_GRADABLE, detail=refused.message)
+                return await self._with_cases(work, unit, notes, symbols)
+            if not _is_specified(split, unit, work, notes):
+                last = last or Rejection(
+                    name=name, reason=Reason.UNSPECIFIED, detail="held-out tests reach other changes"
+                )
+                continue
+            problem = work.problem(unit, split.visible, split.held_out, notes, symbols)
+            last = await self._assembly.admit(problem)
+            if isinstance(last, TaskRecord) or last.reason not in (Reason.NOT_GRADABLE, Reason.LOW_ENTROPY):
+                return last
+        assert last is not None
+        return last
+
+    async def _with_cases(
+        self, work: _PairWork, unit: Unit, notes: str, symbols: Sequence[str]
+    ) -> TaskRecord | Rejection:
+        """A unit of one body: its killers are all visible, and the oracle makes the cases that judge."""
+        problem = work.problem(unit, unit.killers, (), notes, symbols)
+        made = await make_cases(
+            self._bench,
+            problem,
+            work.pair.source_before,
+            work.pair.source_after,
+            functions=unit.symbols,
+            seed=self._seed,
+        )
+        if made is None:
+            return Rejection(
+                name=problem.title, reason=Reason.ONE_BODY,
+                detail="one test body, and no call of the changed functions with plain data that tells them apart",
+            )  # fmt: skip
+        return await self._assembly.admit(made)
+
+    def _nothing(self, plan: PairPlan, reason: Reason, detail: str, found: Killers | None = None) -> SourceYield:
+        return SourceYield(
+            name=plan.name, kind=TaskKind.RELEASE, distribution=plan.after.distribution,
+            tests=len(found.seconds) if found else 0, killers=len(found.killers) if found else 0,
+            rejections=(Rejection(name=plan.name, reason=reason, detail=detail[:500]),),
+            dropped=found.dropped if found else (),
+        )  # fmt: skip
+
+
+class _PairWork:
+    """What is known of a pair while its units are built."""
+
+    def __init__(
+        self, plan: PairPlan, pair: Pair, found: Killers, bodies: BodyKeys, reached: Mapping[str, tuple[str, ...]],
+        changed: Changed, notes: str, may_judge: frozenset[str], units: tuple[Unit, ...],
+    ) -> None:  # fmt: skip
+        self.plan, self.pair, self.found, self.bodies = plan, pair, found, bodies
+        self.reached, self.changed, self.notes = reached, changed, notes
+        self.may_judge, self.units = may_judge, units
+
+    def problem(
+        self, unit: Unit, visible: tuple[str, ...], held_out: tuple[str, ...], notes: str, symbols: Sequence[str]
+    ) -> Problem:
+        """The unit as a problem; tests that reach what it is about come first among those that still pass."""
+        about = set(unit.symbols)
+        modules = {killer.partition("::")[0] for killer in unit.killers}
+        near = [test for test in self.found.both if test.partition("::")[0] in modules]
+        near.sort(key=lambda test: (not about.intersection(self.reached.get(test, ())), test))
+        others = tuple(killer for killer in self.found.killers if killer not in unit.killers)
+        return _problem(
+            self.plan, self.pair, self.found, name=unit.name, level=unit.level, visible=visible, held_out=held_out,
+            hidden=(*others, *self.found.dropped), both=tuple(near), notes=notes, symbols=tuple(symbols),
+        )  # fmt: skip
+
+
+def _problem(
+    plan: PairPlan, pair: Pair, found: Killers, *, name: str, level: str, visible: tuple[str, ...],
+    held_out: tuple[str, ...], hidden: tuple[str, ...] = (), both: tuple[str, ...] = (), notes: str = "",
+    symbols: tuple[str, ...] = (),
+) -> Problem:  # fmt: skip
+    origin = TaskOrigin(
+        commit=plan.after.commit, distribution=plan.after.distribution, version_before=plan.before.version,
+        version_after=plan.after.version, raw=(plan.before.raw, plan.after.raw), licence=plan.after.licence,
+    )  # fmt: skip
+    return Problem(
+        kind=TaskKind.RELEASE, name=name, level=level, tree=pair.before, after_tree=pair.after,
+        before=pair.before.editable_files, after=pair.after.editable_files, tests=pair.tests, visible_killers=visible,
+        held_out=held_out, origin=origin, hidden=hidden, both=both, seconds=found.seconds, notes=notes, symbols=symbols,
+    )  # fmt: skip
+
+
+def _is_specified(split: Split, unit: Unit, work: _PairWork, notes: str) -> bool:
+    """Whether what the held-out killers ask for can be known: from visible killers of the same class or function,
+    or from the notes that the prompt quotes."""
+    if unit.level in ("class", "symbol"):
+        return True
+    seen = {symbol for test in split.visible for symbol in work.reached.get(test, ())} & work.changed.after
+    for test in split.held_out:
+        touched = work.changed.after.intersection(work.reached.get(test, ()))
+        if not touched & seen and not any(mentions(notes, [short_name(symbol)]) for symbol in touched):
+            return False
+    return True
+
+
+def _reason(found: Killers) -> Reason:
+    if found.hangs:
+        return Reason.HANGS
+    return Reason.IMPORT_FAILS if found.problem.startswith("not importable") else Reason.BASELINE_FAILS
