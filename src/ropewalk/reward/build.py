@@ -179,17 +179,18 @@ class _Build:
 
     def _instrument(self, excluded: frozenset[str]) -> None:
         required = {test.split("::")[0] for test in self._draft.tests}
+        only = frozenset(test.split("::")[-1].split("[")[0] for test in self._draft.tests)
         self._modules, self._kinds = {}, {}
         for number, path in enumerate(sorted(self._files)):
             if not path.endswith(".py"):
                 continue
             try:
-                module = instrument(self._files[path].decode(), prefix=f"{number}.", excluded=excluded)
+                module = instrument(self._files[path].decode(), prefix=f"{number}.", excluded=excluded, only=only)
             except (CallerError, UnicodeDecodeError) as error:
                 if path in required:
                     raise _Refused("not_parsable", f"{path}: {error}") from error
                 continue
-            if module.kinds:
+            if module.changed:
                 self._modules[path] = module
                 self._kinds |= module.kinds
 

@@ -13,6 +13,7 @@ import doctest
 import json
 import math
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any, Final
 
 from ropewalk.reward.values.assertions import Kind, name_of
@@ -51,17 +52,22 @@ def outline(value: Any) -> str:
 
 def outlines_in(sources: Iterable[str]) -> frozenset[str]:
     """Outlines of all literal values spelled out in Python sources; sources that do not parse have none."""
+    return frozenset().union(*map(_outlines_in, sources))
+
+
+@lru_cache(maxsize=128)
+def _outlines_in(source: str) -> frozenset[str]:
+    # Many graders are built against the same source.
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError):
+        return frozenset()
     found: set[str] = set()
-    for source in sources:
-        try:
-            tree = ast.parse(source)
-        except (SyntaxError, ValueError, RecursionError):
-            continue
-        for node in ast.walk(tree):
-            if isinstance(node, ast.expr):
-                found.update(_literal_outlines(node))
-            if isinstance(node, ast.Constant) and isinstance(node.value, str) and ">>>" in node.value:
-                found |= outlines_in(_shown_in(node.value))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.expr):
+            found.update(_literal_outlines(node))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and ">>>" in node.value:
+            found |= outlines_in(_shown_in(node.value))
     return frozenset(found)
 
 

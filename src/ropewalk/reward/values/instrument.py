@@ -39,6 +39,8 @@ class Instrumented:
     """Python source that hands out the candidate's side and holds no expected value of a voting point."""
     kinds: dict[str, Kind]
     """Point → how it is compared."""
+    changed: bool
+    """Whether there was anything to take apart or to drop."""
 
 
 @dataclass(frozen=True)
@@ -52,30 +54,38 @@ _Point = tuple[str, Comparison | Raising]
 _Symbol = tuple[int, str]
 
 
-def instrument(text: str, *, prefix: str = "", excluded: frozenset[str] = frozenset()) -> Instrumented:
+def instrument(
+    text: str, *, prefix: str = "", excluded: frozenset[str] = frozenset(), only: frozenset[str] | None = None
+) -> Instrumented:
     """Both forms of a test module.
 
     Args:
         text: Its source. It is parsed, never run.
         prefix: Put before every point's name, so that modules do not clash.
         excluded: Points to leave as they were.
+        only: Names (without class) of the test functions that are needed; others are dropped unless something else
+            in the module speaks of them. None: all are kept.
 
     Raises:
         CallerError: it does not parse, or is larger than SOURCE_BYTES_MAX.
     """
-    recording = _Module(text, prefix, excluded)
-    shipped = _Module(text, prefix, excluded)
+    recording = _Module(text, prefix, excluded, only)
+    shipped = _Module(text, prefix, excluded, only)
     return Instrumented(
-        recording=recording.rewrite(shipped=False), shipped=shipped.rewrite(shipped=True), kinds=recording.kinds
+        recording=recording.rewrite(shipped=False),
+        shipped=shipped.rewrite(shipped=True),
+        kinds=recording.kinds,
+        changed=bool(recording.kinds) or recording.pruned,
     )
 
 
 class _Module:
-    def __init__(self, text: str, prefix: str, excluded: frozenset[str]) -> None:
+    def __init__(self, text: str, prefix: str, excluded: frozenset[str], only: frozenset[str] | None) -> None:
         if len(text) > SOURCE_BYTES_MAX:
             raise CallerError(f"A test module of {len(text)} characters; {SOURCE_BYTES_MAX} allowed.")
         try:
             self.tree = ast.parse(text)
+            self.pruned = only is not None and _prune(self.tree, only)
             self.scope = Scope(self.tree)
             self.tests = [_Test(prefix + name, node, Scope(node, self.scope)) for name, node in _tests(self.tree)]
         except (SyntaxError, ValueError, RecursionError) as error:
@@ -283,6 +293,30 @@ def _tests(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef]]:
                 pending.append((f"{prefix}{statement.name}.", statement.body))
             elif isinstance(statement, ast.If):
                 pending.append((prefix, [*statement.body, *statement.orelse]))
+
+
+def _prune(tree: ast.Module, only: frozenset[str]) -> bool:
+    """Drops test functions that nobody needs; whether there were any."""
+    spoken_of = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    spoken_of |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    needed = only | spoken_of
+    pending: list[ast.Module | ast.ClassDef | ast.If] = [tree]
+    pruned = False
+    while pending:
+        holder = pending.pop()
+        kept = [statement for statement in holder.body if not _is_test(statement) or _named(statement) in needed]
+        pruned = pruned or len(kept) < len(holder.body)
+        holder.body = kept or [ast.Pass()]
+        pending += [statement for statement in kept if isinstance(statement, (ast.ClassDef, ast.If))]
+    return pruned
+
+
+def _is_test(statement: ast.stmt) -> bool:
+    return isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)) and statement.name.startswith("test")
+
+
+def _named(statement: ast.stmt) -> str:
+    return getattr(statement, "name", "")
 
 
 def _open_statements(body: list[ast.stmt], scope: Scope) -> Iterator[ast.stmt]:
