@@ -17,8 +17,8 @@ from typing import NamedTuple, Protocol
 
 from ropewalk.core.errors import CallerError, IntegrityError, RopewalkError
 from ropewalk.core.limits import ARCHIVE_BYTES_MAX
-from ropewalk.core.merkle import HASH_BYTES, leaf_hash, root
-from ropewalk.provenance.checkpoint import Checkpoint, read_checkpoint, verify_checkpoint
+from ropewalk.core.merkle import EMPTY_ROOT, HASH_BYTES, leaf_hash, root
+from ropewalk.provenance.checkpoint import Checkpoint, parse_checkpoint, read_checkpoint, verify_checkpoint
 from ropewalk.provenance.files import TILE_WIDTH, LogFiles
 from ropewalk.provenance.intoto import Statement, from_payload, kind_of
 from ropewalk.provenance.lineage import MemoryLineage, gaps
@@ -60,7 +60,7 @@ class _Work:
         self.unanchored: list[str] = []
         self.notes: list[str] = []
         self.time_s: dict[str, float] = {}
-        self.checkpoint = Checkpoint("", 0, b"")
+        self.checkpoint = Checkpoint("", 0, EMPTY_ROOT)
         self.anchored_size = 0
         self.statements: dict[int, Statement] = {}
         self.selected: list[int] = []
@@ -170,11 +170,10 @@ def _check_log(files: LogFiles, verifier: Verifier, anchors: Anchors, work: _Wor
     """The log's entries, as far as they are there; everything wrong with the log itself is noted."""
     try:
         data = read_checkpoint(files.checkpoint)
-        work.checkpoint = verify_checkpoint(data, verifier)[0]
+        work.checkpoint = parse_checkpoint(data)[0]  # where its signatures do not count, the rest is still looked at
+        verify_checkpoint(data, verifier)
     except RopewalkError as error:
         work.found("checkpoint_invalid" if files.checkpoint.exists() else "log_unreadable", error.message)
-        _check_outside([], verifier, anchors, work, files.folder)
-        return []
     entries: list[bytes] = []
     try:
         entries.extend(files.entries(0, work.checkpoint.size))

@@ -1,0 +1,276 @@
+"""Whoever can write to the state directory but lacks the keys changes nothing unseen.
+
+Every attack starts from one good history whose anchors were kept elsewhere; none may end as `ok`.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.unit.provenance.world import World
+
+from ropewalk.core.errors import RopewalkError
+from ropewalk.core.merkle import CompactRange, leaf_hash
+from ropewalk.core.records import canonical_bytes
+from ropewalk.provenance.checkpoint import Checkpoint, read_checkpoint, sign_checkpoint
+from ropewalk.provenance.files import LogFiles
+from ropewalk.provenance.receipts import make_receipt, verify_receipt
+from ropewalk.provenance.verification import Verification, VerificationStatus
+from ropewalk.provenance.verify import verify_run
+from ropewalk.security.drivers.file import FileKeys
+from ropewalk.security.signatures import Verifier, sign_envelope
+from ropewalk.security.trust import load_trust_root
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """A history that verifies; never changed, only copied."""
+    world = World(tmp_path_factory.mktemp("good"))
+    world.fill(4)
+    assert world.verify().ok
+    yield world
+    world.database.close()
+
+
+@pytest.fixture
+def copy(good: World, tmp_path: Path) -> LogFiles:
+    """The attacker's copy of the log."""
+    (tmp_path / "state").mkdir()
+    shutil.copytree(good.log.files.folder, tmp_path / "state" / "log")
+    return LogFiles(tmp_path / "state" / "log")
+
+
+def verified(good: World, files: LogFiles) -> Verification:
+    return verify_run(files.folder, anchors=good.anchors)
+
+
+def refused(good: World, files: LogFiles) -> Verification:
+    result = verified(good, files)
+    assert result.status is VerificationStatus.FAILED
+    assert result.findings
+    return result
+
+
+def stored(files: LogFiles) -> list[Path]:
+    return sorted(p for p in files.folder.rglob("*") if p.is_file() and p.name != "lock")
+
+
+def test_the_copy_is_good(good: World, copy: LogFiles) -> None:
+    assert verified(good, copy).ok
+    assert [path.relative_to(copy.folder).as_posix() for path in stored(copy)] == [
+        "checkpoint",
+        "tile/0/000",
+        "tile/entries/000",
+    ]
+
+
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_any_changed_byte_of_any_stored_file_is_seen(good: World, copy: LogFiles, which: int) -> None:
+    path = stored(copy)[which]
+    whole = path.read_bytes()
+
+    @given(st.integers(0, len(whole) - 1), st.integers(1, 255))
+    @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+    def change(at: int, by: int) -> None:
+        data = bytearray(whole)
+        data[at] ^= by
+        path.write_bytes(data)
+        refused(good, copy)
+
+    change()
+
+
+@pytest.mark.parametrize("which", [0, 1, 2])
+@pytest.mark.parametrize("keep", [0, 1, 31, 100, -33, -1])
+def test_any_shortened_file_is_seen(good: World, copy: LogFiles, which: int, keep: int) -> None:
+    path = stored(copy)[which]
+    path.write_bytes(path.read_bytes()[:keep])
+    refused(good, copy)
+
+
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_any_missing_file_is_seen(good: World, copy: LogFiles, which: int) -> None:
+    stored(copy)[which].unlink()
+    refused(good, copy)
+
+
+def rewrite(files: LogFiles, entries: list[bytes], keys: FileKeys | None = None) -> None:
+    """Puts other entries into the log, with tiles that fit them, and a new checkpoint where there are keys."""
+    bundle = b"".join(len(entry).to_bytes(2, "big") + entry for entry in entries)
+    files.bundle(0).write_bytes(bundle)
+    files.tile(0, 0).write_bytes(b"".join(map(leaf_hash, entries)))
+    if keys:
+        edge = CompactRange()
+        for entry in entries:
+            edge.append(leaf_hash(entry))
+        origin = read_checkpoint(files.checkpoint).split(b"\n")[0].decode()
+        note = sign_checkpoint(Checkpoint(origin, edge.size, edge.root()), keys.active())
+        files.checkpoint.write_bytes(note)
+
+
+def entries_of(files: LogFiles) -> list[bytes]:
+    return list(files.entries(0, 16))
+
+
+ENTRY_CHANGES: dict[str, Callable[[dict[str, Any], dict[str, Any]], object]] = {
+    "payload of another statement": lambda e, o: e.__setitem__("payload", o["payload"]),
+    "signatures of another statement": lambda e, o: e.__setitem__("signatures", o["signatures"]),
+    "classical signature of another statement": lambda e, o: e["signatures"].__setitem__(0, o["signatures"][0]),
+    "post-quantum signature of another statement": lambda e, o: e["signatures"].__setitem__(1, o["signatures"][1]),
+    "stripped post-quantum signature": lambda e, o: e["signatures"].pop(1),
+    "stripped classical signature": lambda e, o: e["signatures"].pop(0),
+    "doubled classical signature": lambda e, o: e["signatures"].__setitem__(1, e["signatures"][0]),
+    "swapped key ids": lambda e, o: e["signatures"].reverse(),
+    "a better score": lambda e, o: e.__setitem__("payload", _with_value(e["payload"])),
+}
+
+
+def _with_value(payload64: str) -> str:
+    plain = json.loads(base64.b64decode(payload64))
+    plain["predicate"]["facts"]["value"] = 0.99
+    return base64.b64encode(canonical_bytes(plain)).decode()
+
+
+@pytest.mark.parametrize("index", [0, 3, 6, 15])
+@pytest.mark.parametrize("change", ENTRY_CHANGES)
+def test_changed_statements_are_named(good: World, copy: LogFiles, change: str, index: int) -> None:
+    entries = entries_of(copy)
+    envelope, other = json.loads(entries[index]), json.loads(entries[(index + 1) % 16])
+    ENTRY_CHANGES[change](envelope, other)
+    entries[index] = canonical_bytes(envelope)
+    rewrite(copy, entries)
+    found = {finding.code for finding in refused(good, copy).findings if finding.index == index}
+    assert any(code.startswith(("signature_", "not_a_statement")) for code in found), found
+
+
+ORDERS: dict[str, Callable[[list[bytes]], list[bytes]]] = {
+    "dropped last": lambda e: e[:-1],
+    "dropped first": lambda e: e[1:],
+    "dropped inner": lambda e: e[:5] + e[6:],
+    "swapped": lambda e: [*e[:4], e[5], e[4], *e[6:]],
+    "doubled": lambda e: [*e, e[-1]],
+    "replaced by an older one": lambda e: [*e[:15], e[12]],
+    "emptied": lambda e: [],
+}
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_moved_statements_are_seen(good: World, copy: LogFiles, name: str) -> None:
+    rewrite(copy, ORDERS[name](entries_of(copy)))
+    if name == "doubled":  # bytes behind the checkpoint: never acknowledged, so they are a note
+        result = verified(good, copy)
+        assert (result.statements, len(result.notes)) == (16, 1)
+    else:
+        refused(good, copy)
+
+
+@pytest.mark.parametrize("name", [name for name in ORDERS if name != "doubled"])
+def test_who_has_the_keys_still_cannot_rewrite_history(good: World, copy: LogFiles, name: str) -> None:
+    """The keys are stolen: signatures are good. The outside checkpoint shows it."""
+    rewrite(copy, ORDERS[name](entries_of(copy)), good.keys)
+    codes = {finding.code for finding in refused(good, copy).findings}
+    assert codes & {"rolled_back", "forked"}
+
+
+def test_an_attacker_s_own_keys_do_not_count(good: World, copy: LogFiles, tmp_path: Path) -> None:
+    keys = FileKeys(tmp_path / "keys")
+    keys.create()
+    payloads = [base64.b64decode(json.loads(entry)["payload"]) for entry in entries_of(copy)]
+    rewrite(copy, [sign_envelope(payload, keys.active()) for payload in payloads], keys)
+    codes = {finding.code for finding in refused(good, copy).findings}
+    assert codes == {"checkpoint_invalid", "signature_unknown_key", "forked"}
+
+
+def test_the_host_s_own_keystore_cannot_add_trust(good: World, copy: LogFiles, tmp_path: Path) -> None:
+    keys = FileKeys(tmp_path / "keys")
+    keys.create()
+    rewrite(copy, entries_of(copy), keys)
+    result = verify_run(copy.folder, anchors=good.anchors, own=keys.trust_root())
+    assert result.status is VerificationStatus.FAILED
+
+
+@pytest.fixture(scope="module")
+def receipt(good: World) -> bytes:
+    return make_receipt(good.log, 6)
+
+
+@pytest.fixture(scope="module")
+def verifier(good: World) -> Verifier:
+    assert good.anchors.trust_root is not None
+    return Verifier(load_trust_root(good.anchors.trust_root))
+
+
+@given(st.data())
+@settings(max_examples=120, deadline=None)
+def test_any_changed_byte_of_a_receipt_is_refused(receipt: bytes, verifier: Verifier, data: st.DataObject) -> None:
+    changed = bytearray(receipt)
+    changed[data.draw(st.integers(0, len(receipt) - 1))] ^= data.draw(st.integers(1, 255))
+    with pytest.raises(RopewalkError):
+        verify_receipt(bytes(changed), verifier)
+
+
+RECEIPT_CHANGES: dict[str, Callable[[dict[str, Any], dict[str, Any]], object]] = {
+    "another index": lambda r, o: r.__setitem__("index", 7),
+    "an index below zero": lambda r, o: r.__setitem__("index", -1),
+    "no proof": lambda r, o: r.__setitem__("proof", []),
+    "a proof too long": lambda r, o: r["proof"].append(r["proof"][0]),
+    "a proof too short": lambda r, o: r["proof"].pop(),
+    "the proof reversed": lambda r, o: r["proof"].reverse(),
+    "upper case": lambda r, o: r.__setitem__("proof", [h.upper() for h in r["proof"]]),
+    "not hexadecimal": lambda r, o: r["proof"].__setitem__(0, "z" * 64),
+    "one bit of the proof": lambda r, o: r["proof"].__setitem__(0, f"{int(r['proof'][0], 16) ^ 1:064x}"),
+    "no checkpoint": lambda r, o: r.__setitem__("checkpoint", ""),
+    "another statement": lambda r, o: r.__setitem__("envelope", o["envelope"]),
+    "another format": lambda r, o: r.__setitem__("format", "ropewalk-receipt/2"),
+    "an unknown field": lambda r, o: r.__setitem__("note", "paid"),
+    "an older size": lambda r, o: r.__setitem__("checkpoint", r["checkpoint"].replace("\n16\n", "\n15\n")),
+}
+
+
+@pytest.mark.parametrize("name", RECEIPT_CHANGES)
+def test_changed_receipts_are_refused(good: World, receipt: bytes, verifier: Verifier, name: str) -> None:
+    changed, other = json.loads(receipt), json.loads(make_receipt(good.log, 9))
+    RECEIPT_CHANGES[name](changed, other)
+    with pytest.raises(RopewalkError):
+        verify_receipt(canonical_bytes(changed), verifier)
+    with pytest.raises(RopewalkError):
+        verify_receipt(receipt + b"\n", verifier)
+
+
+NOTE_CHANGES: dict[str, Callable[[str], str]] = {
+    "one signature": lambda t: "\n".join(t.split("\n")[:5]) + "\n",
+    "none": lambda t: "\n".join(t.split("\n")[:4]) + "\n",
+    "classical one twice": lambda t: "\n".join([*t.split("\n")[:5], t.split("\n")[4], ""]),
+    "post-quantum one twice": lambda t: "\n".join([*t.split("\n")[:4], t.split("\n")[5], t.split("\n")[5], ""]),
+    "swapped": lambda t: "\n".join([*t.split("\n")[:4], t.split("\n")[5], t.split("\n")[4], ""]),
+    "a third one": lambda t: t + t.split("\n")[4] + "\n",
+    "another size": lambda t: t.replace("\n16\n", "\n17\n"),
+    "a padded size": lambda t: t.replace("\n16\n", "\n016\n"),
+    "a size below zero": lambda t: t.replace("\n16\n", "\n-16\n"),
+    "another origin": lambda t: t.replace("log/", "log/f", 1),
+    "an extension line": lambda t: t.replace("\n\n", "\nextra\n\n"),
+    "carriage returns": lambda t: t.replace("\n", "\r\n"),
+}
+
+
+@pytest.mark.parametrize("name", NOTE_CHANGES)
+def test_changed_checkpoints_are_refused_here_and_outside(
+    good: World, copy: LogFiles, tmp_path: Path, name: str
+) -> None:
+    note = copy.checkpoint.read_bytes().decode()
+    changed = NOTE_CHANGES[name](note)
+    assert changed != note
+    outside = tmp_path / "outside-checkpoint"
+    outside.write_bytes(changed.encode())
+    result = verify_run(copy.folder, anchors=good.anchors._replace(checkpoint=outside))
+    assert {finding.code for finding in result.findings} == {"outside_invalid"}
+    copy.checkpoint.write_bytes(changed.encode())
+    refused(good, copy)

@@ -1,0 +1,129 @@
+"""Traces back to raw files, and taint forwards."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.unit.provenance.world import World, draft, graded, link, roots
+
+from ropewalk.core.errors import CallerError, IntegrityError
+from ropewalk.core.records import to_plain
+from ropewalk.provenance.lineage import MemoryLineage
+from ropewalk.provenance.log import revoke_keys
+from ropewalk.provenance.statement import Activity
+from ropewalk.provenance.trace import Trace, taint, trace
+
+
+def traced(world: World, name: str) -> Trace:
+    return trace(link(name).sha256, log=world.log, lineage=world.index)
+
+
+def test_the_whole_chain(world: World) -> None:
+    world.fill()
+    found = traced(world, "reward:1")
+    assert [(node.name, node.depth) for node in found.nodes] == [
+        ("reward:1", 0),
+        ("verdict:1", 1),
+        ("episode:1", 1),
+        ("task:1", 2),
+        ("snapshot:1", 2),
+        ("commit:1", 3),
+        ("raw:rope-1.0.tar.gz", 3),
+        ("grader:1", 3),
+    ]
+    assert found.complete
+    assert found.problems == ()
+    (source,) = found.sources
+    assert source.name == "raw:rope-1.0.tar.gz"
+    assert source.made_by[0].facts == {"licence": "MIT", "human_data": False}
+    assert source.made_by[0].signed_by == world.keys.active().pair.id
+    assert found.nodes[0].inputs == (link("verdict:1").sha256, link("episode:1").sha256)
+    assert json.loads(json.dumps(to_plain(found)))["nodes"][0]["made_by"][0]["activity"] == "reward"
+
+
+def test_five_levels_deep_and_wide(world: World) -> None:
+    level = [f"raw:{i}" for i in range(3)]
+    drafts = [draft(Activity.INGEST, name, licence="MIT") for name in level]
+    for depth in range(5):
+        above = [f"commit:{depth}-{i}" for i in range(3)]
+        drafts += [draft(Activity.COMMIT, name, *level) for name in above]
+        level = above
+    drafts += [draft(Activity.REWARD, "reward:top", *level)]
+    world.recorder.record(tuple(drafts))
+    found = traced(world, "reward:top")
+    assert found.complete
+    assert len(found.nodes) == 1 + 5 * 3 + 3
+    assert {node.depth for node in found.sources} == {6}
+    touched = taint(link("raw:1").sha256, log=world.log, lineage=world.index)
+    assert len(touched.nodes) == 5 * 3 + 1
+    assert [node.depth for node in touched.nodes] == sorted(node.depth for node in touched.nodes)
+    assert touched.nodes[-1].name == "reward:top"
+
+
+def test_incomplete_chains_say_so(world: World) -> None:
+    world.recorder.record(graded(0))
+    found = traced(world, "reward:0")
+    assert not found.complete
+    assert any("snapshot:1" in problem for problem in found.problems)
+    assert "the chain reaches no raw file" in found.problems
+    assert [node.name for node in found.nodes if not node.made_by] == ["task:1", "snapshot:1"]
+
+
+def test_what_was_recorded_only_after_it_was_used_is_told(world: World) -> None:
+    world.recorder.record(graded(0))
+    world.recorder.record(roots())
+    found = traced(world, "reward:0")
+    assert not found.complete
+    assert any("only after it was used" in problem for problem in found.problems)
+
+
+def test_a_thing_used_as_another_kind_is_told(world: World) -> None:
+    """in-toto matches by digest alone: a consent form's digest must not pass as a video's."""
+    as_licence = link("raw:rope-1.0.tar.gz")
+    world.recorder.record(roots())
+    confused = draft(Activity.REWARD, "reward:x").inputs
+    assert confused == ()
+    statement = draft(Activity.REWARD, "reward:x")
+    renamed = type(as_licence)(name="verdict:1", sha256=as_licence.sha256)
+    world.recorder.record((type(statement)(
+        activity=Activity.REWARD, subjects=statement.subjects, inputs=(renamed,), started_s=1.0, ended_s=1.0
+    ),))  # fmt: skip
+    found = traced(world, "reward:x")
+    assert not found.complete
+    assert any("was made as raw, and is used as verdict" in problem for problem in found.problems)
+
+
+def test_unknown_things(world: World) -> None:
+    world.fill()
+    for ask in (trace, taint):
+        with pytest.raises(CallerError, match="No statement in the log"):
+            ask(link("reward:9").sha256, log=world.log, lineage=world.index)
+    assert taint(link("reward:1").sha256, log=world.log, lineage=world.index).nodes == ()
+
+
+def test_circles_end(world: World) -> None:
+    world.recorder.record((draft(Activity.DERIVE, "layer:a", "layer:b"), draft(Activity.DERIVE, "layer:b", "layer:a")))
+    assert {node.name for node in traced(world, "layer:a").nodes} == {"layer:a", "layer:b"}
+    assert {n.name for n in taint(link("layer:a").sha256, log=world.log, lineage=world.index).nodes} == {"layer:b"}
+
+
+def test_several_ways_to_one_thing(world: World) -> None:
+    world.recorder.record(roots())
+    world.recorder.record((draft(Activity.INGEST, "raw:rope-1.0.tar.gz", licence="MIT", again=True),))
+    source = traced(world, "task:1").sources[0]
+    assert [statement.index for statement in source.made_by] == [0, 4]
+
+
+def test_a_trace_does_not_believe_revoked_keys_or_the_index(world: World) -> None:
+    world.fill()
+
+    class Wrong(MemoryLineage):
+        def ancestors(self, sha256: str) -> tuple[int, ...]:
+            return (0, 1)
+
+    with pytest.raises(IntegrityError, match="disagrees"):
+        trace(link("reward:1").sha256, log=world.log, lineage=Wrong({}))
+    revoke_keys(world.log, world.keys.active().pair.id, reason="stolen", from_index=0)
+    with pytest.raises(IntegrityError, match="stolen"):
+        traced(world, "reward:1")
