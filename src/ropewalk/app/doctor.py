@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from ropewalk.core.errors import RopewalkError
 from ropewalk.core.limits import GIB
 from ropewalk.core.records import Record
-from ropewalk.lake.index_url import index_url
+from ropewalk.lake.index import index_url
 from ropewalk.machinery.profile import Profile
 from ropewalk.sandbox.contract import Probe
 from ropewalk.store.layout import Layout

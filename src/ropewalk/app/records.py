@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+from ropewalk.core.errors import CallerError
 from ropewalk.core.limits import JSON_BYTES_MAX
 from ropewalk.core.records import Record, decode_own
 from ropewalk.interface.episode import EpisodeRecord
+from ropewalk.interface.task import Task
 from ropewalk.reward.verdict import Reward, Verdict
 from ropewalk.rollout.journal import Journal
 from ropewalk.rollout.rows import EpisodeRow, EpisodeState
@@ -25,6 +27,18 @@ def run_subjects(journal: Journal, run: str) -> tuple[str, ...]:
     return tuple(row.reward for row in journal.episodes(run) if row.state is EpisodeState.SEALED and row.reward)
 
 
+def newest_run(journal: Journal) -> str:
+    """Id of the run that was begun last.
+
+    Raises:
+        CallerError: there is none.
+    """
+    runs = journal.runs()
+    if not runs:
+        raise CallerError("There is no run here yet.", next_step="`ropewalk demo` makes a first one.")
+    return runs[0].run
+
+
 def reward_of(blobs: Blobs, row: EpisodeRow) -> Reward | None:
     """The sealed reward of an episode, None where it has none yet."""
     return _load(blobs, row.reward, Reward) if row.state is EpisodeState.SEALED else None
@@ -38,6 +52,18 @@ def episode_of(blobs: Blobs, row: EpisodeRow) -> EpisodeRecord | None:
 def verdict_of(blobs: Blobs, row: EpisodeRow) -> Verdict | None:
     """The verdict on an episode, None where it was not judged yet."""
     return _load(blobs, row.verdict, Verdict)
+
+
+def task_of(journal: Journal, blobs: Blobs, run: str, task: str) -> Task:
+    """A task of a run.
+
+    Raises:
+        CallerError: the run has no such task.
+    """
+    for row in journal.tasks(run):
+        if row.task == task:
+            return decode_own(blobs.get(row.blob, bytes_max=JSON_BYTES_MAX), Task)
+    raise CallerError(f"{run} has no {task}.")
 
 
 def _load(blobs: Blobs, digest: str | None, type: type[R]) -> R | None:

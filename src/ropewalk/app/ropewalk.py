@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -12,9 +12,11 @@ import anyio
 import anyio.to_thread
 from anyio.abc import TaskGroup
 
+from ropewalk.app.building import Built, Sources, build_tasks, plan_build
 from ropewalk.app.custody import Custody
 from ropewalk.app.machines import Machines
 from ropewalk.app.runs import Run
+from ropewalk.app.task_store import TaskStore
 from ropewalk.core.errors import CallerError
 from ropewalk.interface.task import Task
 from ropewalk.lake.ingest import Terms
@@ -34,6 +36,7 @@ from ropewalk.rollout.ports import World
 from ropewalk.sandbox.images import ImageStore
 from ropewalk.sandbox.sandbox import Sandbox
 from ropewalk.sandbox.sandboxes import Sandboxes
+from ropewalk.tasks.records import BuildEvent
 
 
 class Ropewalk:
@@ -169,9 +172,51 @@ class Ropewalk:
         id = run if isinstance(run, str) else run.id
         return await anyio.to_thread.run_sync(self.custody.verify_run, id, anchors or Anchors())
 
+    async def build_tasks(
+        self,
+        plan: Plan,
+        *,
+        wheelhouse: Path | None = None,
+        on_ingest: Callable[[str, IngestResult], None] | None = None,
+        on_build: Callable[[BuildEvent], None] | None = None,
+    ) -> Built:
+        """Ingests the plan's sources and builds tasks from them. Repeated, it goes on where it stopped.
+
+        Args:
+            plan: its `source` and `tasks` say what.
+            wheelhouse: folder of wheels for the requirements; then they are fetched from nowhere.
+            on_ingest: is told of each source that is in (from another thread).
+            on_build: is told of progress.
+
+        Raises:
+            CallerError: a source or requirement does not fit.
+            DeniedError: the profile does not allow a source.
+        """
+        custody = self.custody
+        ingest = partial(Sources(custody).ingest, plan.source, on_ingest or (lambda uri, result: None))
+        releases = await anyio.to_thread.run_sync(ingest)
+        build = plan_build(releases, plan.tasks, plan.source, tenant=custody.tenant)
+        return await build_tasks(
+            custody, self.machines, build, count=plan.tasks.count, wheelhouse=wheelhouse, tell=on_build
+        )
+
     async def tasks_of(self, plan: Plan) -> list[Task]:
-        """The tasks that a plan names or builds."""
-        raise CallerError("x")
+        """The tasks that a plan names, or else builds.
+
+        Raises:
+            CallerError: an unknown id, or no task was admitted.
+        """
+        if plan.tasks.ids:
+            store = TaskStore(self.custody.layout)
+            return [store.get(id).task for id in plan.tasks.ids]
+        built = await self.build_tasks(plan)
+        if not built.tasks:
+            reasons = ", ".join(f"{name} {count}" for name, count in built.report.reasons.items())
+            raise CallerError(
+                f"The sources gave no task: {reasons or 'nothing to build from'}.",
+                next_step="`ropewalk task build` shows each reason; name further sources or requirements.",
+            )
+        return [record.task for record in built.tasks]
 
     def _start(self, run: str, plan: Plan, observe: events.Observer) -> Run:
         started = Run(run, self.custody)

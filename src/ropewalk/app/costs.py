@@ -1,0 +1,79 @@
+"""What a run cost on hosts of one's own, for the report: the cost model fed with what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from ropewalk.app.report.sections import CostLine
+from ropewalk.core import limits
+from ropewalk.orchestration.cost import Cost, Usage, cost_of
+from ropewalk.orchestration.prices import load_prices
+from ropewalk.rollout.plan import PricePlan
+from ropewalk.rollout.summary import RunSummary
+
+OURS = "Ropewalk, own host"
+
+
+def cost_of_run(summary: RunSummary, price: PricePlan, *, file: Path | None = None, over: Iterable[str] = ()) -> Cost:
+    """The cost of a run's sandboxes.
+
+    Args:
+        summary: what was measured.
+        price: the plan's price file and single prices.
+        file: replaces the plan's price file.
+        over: `key=value` pairs that replace single prices, also the plan's.
+
+    Raises:
+        CallerError: a price that is unknown or makes no sense.
+    """
+    chosen = file or (Path(price.file) if price.file else None)
+    prices = load_prices(chosen, overrides=[*(f"{key}={value}" for key, value in price.set.items()), *over])
+    usage = summary.usage
+    return cost_of(
+        Usage(
+            sandbox_s=usage.get("sandbox_s", 0.0),
+            cpu_s=usage.get("cpu_s"),
+            memory_bytes=usage.get("memory_bytes_unique") or usage.get("memory_bytes_peak"),
+            rollouts=len(summary.episodes),
+            cpus_requested=limits.SANDBOX_CPUS,
+            memory_bytes_requested=limits.SANDBOX_MEMORY_BYTES,
+        ),
+        prices,
+    )
+
+
+def cost_lines(cost: Cost) -> tuple[CostLine, ...]:
+    """The result first, then how it follows, then what others ask."""
+    made = [
+        CostLine(label="per sandbox-hour", value=usd(cost.usd_sandbox_h), derivation="host / density / utilisation")
+    ]
+    if cost.usd_rollout is not None:
+        derivation = f"{cost.sandbox_h:.4f} sandbox-hours of the run, shared by its rollouts"
+        made.append(CostLine(label="per rollout", value=usd(cost.usd_rollout), derivation=derivation))
+    made += [
+        CostLine(label=line.name, value=f"{line.value:.4g} {line.unit}", derivation=line.formula) for line in cost.lines
+    ]
+    made += [
+        CostLine(
+            label=f"beside {anchor.name}",
+            value=f"{usd(anchor.usd_sandbox_h)} USD/h",
+            derivation=f"ours is {anchor.ratio:.2g} of it; at their price {anchor.break_even_sandboxes:.0f} sandboxes "
+            f"sold at all times pay for a host. {anchor.source}",
+        )
+        for anchor in cost.anchors
+    ]
+    return tuple(made)
+
+
+def cost_bars(cost: Cost) -> dict[str, float]:
+    """US dollars per sandbox-hour: ours, and each anchor."""
+    return {
+        OURS: cost.usd_sandbox_h,
+        **{f"{anchor.name}": anchor.usd_sandbox_h for anchor in cost.anchors},
+    }
+
+
+def usd(value: float) -> str:
+    """Dollars with three significant digits."""
+    return f"${value:.3g}" if value >= 0.001 or value == 0 else f"${value:.6f}"

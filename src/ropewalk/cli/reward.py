@@ -1,0 +1,37 @@
+"""`ropewalk reward`: what a trainer gets."""
+
+from __future__ import annotations
+
+from ropewalk.cli.apps import HERE, Place, command, noun
+from ropewalk.cli.output import print_json, print_table
+from ropewalk.cli.session import custody, named
+
+app = noun("reward", "Signed rewards. None is unscored, never 0.")
+
+
+@command(app, "ls", examples=["ropewalk reward ls run:01JDY…", "ropewalk reward ls --json"])
+def ls(run: str | None = None, *, json: bool = False, place: Place = HERE) -> int:
+    """Lists the signed rewards of a run.
+
+    Args:
+        run: Its id. Default: the newest.
+        json: Print JSON.
+    """
+    from ropewalk.app.records import newest_run, reward_of
+
+    with custody(place) as kept:
+        chosen = named(run, "run") if run else newest_run(kept.journal)
+        kept.journal.run(chosen)
+        rewards = [reward for row in kept.journal.episodes(chosen) if (reward := reward_of(kept.blobs, row))]
+    if json:
+        print_json(rewards)
+        return 0
+    print_table(
+        ("reward", ">value", "cause", "policy", "termination", "episode"),
+        (
+            (r.id, "unscored" if r.value is None else f"{r.value:g}", r.cause, r.policy, r.termination, r.episode)
+            for r in rewards
+        ),
+        empty=f"{chosen} has no signed reward yet. Next: ropewalk run --resume {chosen}",
+    )
+    return 0
