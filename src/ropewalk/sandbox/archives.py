@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 
 from ropewalk.core import limits
 from ropewalk.core.errors import CallerError
+from ropewalk.sandbox import privilege
 from ropewalk.sandbox.trees import Owner, as_is, as_root
 
 _CHUNK = 1024 * 1024
@@ -42,7 +43,7 @@ def unpack(path: Path, destination: Path) -> Owner:
         raise CallerError(f"{path} cannot be read: {error.strerror}.") from error
     finally:
         os.close(root)
-    return as_is if os.geteuid() == 0 else as_root
+    return as_is if privilege.is_root() else as_root
 
 
 def _parts(name: str, what: str) -> tuple[str, ...]:
@@ -82,7 +83,7 @@ def _member(archive: tarfile.TarFile, member: tarfile.TarInfo, root: int) -> Non
             return
         else:
             return
-        if os.geteuid() == 0:
+        if privilege.is_root():
             uid, gid = (value if 0 <= value < 65536 else 65534 for value in (member.uid, member.gid))
             os.chown(name, uid, gid, dir_fd=folder, follow_symlinks=False)
         if not member.issym():

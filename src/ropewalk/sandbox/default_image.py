@@ -37,8 +37,8 @@ sha256sum sha512sum shred shuf sleep sort split stat stdbuf stty sum sync tac ta
 truncate tsort tty uname unexpand uniq unlink unxz uptime vdir wc which whoami xargs xz yes zcat zgrep
 """
 _STDLIB_WITHOUT = {
-    "test", "tests", "idlelib", "idle_test", "tkinter", "turtledemo", "turtle.py", "ensurepip", "lib2to3", "site-packages",
-    "dist-packages", "__pycache__", "sitecustomize.py",
+    "test", "tests", "idlelib", "idle_test", "tkinter", "turtledemo", "turtle.py", "ensurepip", "lib2to3",
+    "site-packages", "dist-packages", "__pycache__", "sitecustomize.py",
 }  # fmt: skip
 _MODULES_WITHOUT = ("_test", "xxlimited", "_xxtest", "_ctypes_test", "_tkinter", "config-")
 _ETC = {
@@ -260,7 +260,12 @@ def _settle(root: Path) -> None:
 
 def _compile(root: Path, python: Path) -> None:
     """Bytecode for everything, with paths as they are inside. In processes of its own, one per core."""
-    command = [str(python), *"-I -m compileall -q -j 0 -p / -s".split(), str(root), str(root / "usr/local/lib")]
+    command = [
+        str(python),
+        *["-I", "-m", "compileall", "-q", "-j", "0", "-p", "/", "-s"],
+        str(root),
+        str(root / "usr/local/lib"),
+    ]
     answer = subprocess.run(command, capture_output=True, text=True, check=False)
     if answer.returncode and "SyntaxError" not in answer.stdout:
         raise UnavailableError(f"The image's bytecode could not be made: {(answer.stdout + answer.stderr)[-500:]}")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from ropewalk.sandbox import trees
+from ropewalk.sandbox import privilege, trees
 from ropewalk.sandbox.layers import LayerRecord, LayerStore
 from ropewalk.sandbox.trees import Entry, Tree
 
@@ -121,7 +121,7 @@ def _share(source: Path, place: Path) -> None:
 
 def _settle(source: Path, place: Path) -> None:
     found = source.stat(follow_symlinks=False)
-    if os.geteuid() == 0:
+    if privilege.is_root():
         os.chown(place, found.st_uid, found.st_gid, follow_symlinks=False)
     if not stat.S_ISLNK(found.st_mode):
         place.chmod(stat.S_IMODE(found.st_mode))

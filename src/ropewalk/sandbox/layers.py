@@ -48,7 +48,7 @@ class LayerStore:
 
     def __init__(self, layout: Layout) -> None:
         self._root = layout.layers
-        self._verified: dict[str, tuple[int, ...]] = {}
+        self._verified: dict[str, tuple[int, tuple[int, ...]]] = {}
 
     def add_tree(
         self, path: Path | int, *, owner: Owner = trees.as_root, without: frozenset[str] = frozenset()
@@ -157,21 +157,22 @@ class LayerStore:
                 f"Layer {digest[:12]}… was changed after it was stored: {_first_difference(manifest, found.manifest)}.",
                 next_step="remove it and build it again; do not trust what was made from it.",
             )
-        self._verified[digest] = _fingerprint(tree)
+        self._verified[digest] = len(found.entries), _fingerprint(tree, len(found.entries))
 
     def check(self, digest: str) -> Path:
         """The folder to mount, verified as far as every use can afford.
 
         The first time in this process every byte is read. After that a small layer (at most 512 members) is looked
-        over for change times, sizes and members, and read again where something moved; of a large one only its
-        first folders are looked at. Whoever fears a patient attacker on the host calls `verify`.
+        over for change times, sizes and members, and read again where something moved; of a large one only the
+        first folder and the manifest are looked at. Whoever fears a patient attacker on the host calls `verify`.
 
         Raises:
             CallerError: there is no such layer.
             IntegrityError: it was changed.
         """
         tree = self.path(digest)
-        if self._verified.get(digest) != _fingerprint(tree):
+        known = self._verified.get(digest)
+        if known is None or known[1] != _fingerprint(tree, known[0]):
             self.verify(digest)
         return tree
 
@@ -229,7 +230,8 @@ class LayerStore:
             if not (self._root / digest).is_dir():
                 raise
         else:
-            self._verified[digest] = _fingerprint(self._root / digest / "tree")
+            members = len(tree.entries)
+            self._verified[digest] = members, _fingerprint(self._root / digest / "tree", members)
         return self.record(digest)
 
 
@@ -260,13 +262,17 @@ def _abandoned(staging: Path) -> bool:
         os.close(fd)
 
 
-def _fingerprint(tree: Path) -> tuple[int, ...]:
-    """Changes when a small tree does; of a large one, when its uppermost folders do."""
+def _fingerprint(tree: Path, members: int) -> tuple[int, ...]:
+    """Changes when a small tree does; of a large one, when its uppermost folder or its manifest does."""
     marks: list[int] = []
-    folders = [str(tree)]
-    while folders and len(marks) < _WATCHED_MEMBERS * 4:
+    for path in (tree, tree.parent / "manifest"):
+        with suppress(OSError):
+            found = path.stat()
+            marks += (found.st_ino, found.st_size, found.st_ctime_ns)
+    folders = [str(tree)] if members <= _WATCHED_MEMBERS else []
+    for folder in folders:
         try:
-            with os.scandir(folders.pop(0)) as entries:
+            with os.scandir(folder) as entries:
                 for entry in entries:
                     found = entry.stat(follow_symlinks=False)
                     marks += (found.st_ino, found.st_size, found.st_ctime_ns, found.st_mode)
@@ -274,7 +280,7 @@ def _fingerprint(tree: Path) -> tuple[int, ...]:
                         folders.append(entry.path)
         except OSError:
             marks.append(-1)
-    return (hash(tuple(marks[: _WATCHED_MEMBERS * 4])), len(marks))
+    return tuple(marks)
 
 
 def _first_difference(expected: bytes, found: bytes) -> str:

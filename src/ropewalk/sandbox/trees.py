@@ -23,6 +23,7 @@ from pathlib import Path
 from ropewalk.core import limits
 from ropewalk.core.errors import CallerError
 from ropewalk.core.records import Record, canonical_bytes
+from ropewalk.sandbox import privilege
 
 Owner = Callable[[int, int], tuple[int, int]]
 """From the ids found on disk to those inside a sandbox."""
@@ -128,7 +129,7 @@ class _Walk:
         self.inodes: dict[tuple[int, int], str] = {}
         self.bytes = 0
         self.skipped = 0
-        self.chown = os.geteuid() == 0
+        self.chown = privilege.is_root()
 
     def run(self, source: Path | int, destination: Path | None) -> Tree:
         try:
@@ -294,7 +295,7 @@ def _opened(folder: int, name: str, flags: int, found: os.stat_result) -> Iterat
 
 def mark_opaque(fd: int) -> None:
     """Marks a folder so that the overlay hides what lies below it. Root's overlays read one mark, others' another."""
-    os.setxattr(fd, _OPAQUE[0 if os.geteuid() == 0 else 1], b"y")
+    os.setxattr(fd, _OPAQUE[0 if privilege.is_root() else 1], b"y")
 
 
 def _is_opaque(fd: int) -> bool:

@@ -28,7 +28,7 @@ from ropewalk.sandbox.contract import (
     SandboxStats,
     SnapshotRecord,
 )
-from ropewalk.sandbox.drivers.process import ending, figures, plan, probe, snapshots
+from ropewalk.sandbox.drivers.process import diagnosis, ending, figures, plan, probe, snapshots
 from ropewalk.sandbox.drivers.process.client import Channel, Message, SpawnerClient
 from ropewalk.sandbox.drivers.process.folders import Folder, Folders, require
 from ropewalk.sandbox.drivers.process.plan import Planner
@@ -234,11 +234,9 @@ def _refused(answer: Message | None) -> RopewalkError:
     if answer is None:
         return UnavailableError("The sandbox spawner died.", retry_after_s=1.0, next_step="try again.")
     text = str(answer.get("error") or answer.get("stderr") or "the agent ended at once")
-    if answer.get("errno") in (1, 13, 22):
+    if reasons := diagnosis.reasons(text, int(answer.get("errno") or 0)):
         return DeniedError(
-            f"This machine does not let a sandbox be made: {text}.",
-            rule="isolation",
-            next_step="run `ropewalk doctor`; it names the setting or package that helps.",
+            f"This machine does not let a sandbox be made: {text}.", rule="isolation", next_step=" ".join(reasons)
         )
     return UnavailableError(f"A sandbox could not be started: {text}.", retry_after_s=1.0)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
+from pathlib import Path
 
 from ropewalk.core.errors import RopewalkError
 from ropewalk.sandbox.contract import Lease
@@ -49,7 +49,7 @@ def reap(folders: Folders, parents: cgroups.Groups) -> tuple[str, ...]:
             cgroups.remove(groups)
     for path in set(parents.values()):
         with suppress(OSError):
-            os.rmdir(path)  # succeeds when nobody is inside
+            Path(path).rmdir()  # succeeds when nobody is inside
     return tuple(reaped)
 
 

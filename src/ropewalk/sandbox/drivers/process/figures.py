@@ -73,8 +73,8 @@ def _wait_s(pids: list[int]) -> float:
     nanoseconds = 0
     for pid in pids:
         with suppress(OSError):
-            for task in os.listdir(f"/proc/{pid}/task"):
-                nanoseconds += int(Path(f"/proc/{pid}/task/{task}/schedstat").read_bytes().split()[1])
+            for task in Path(f"/proc/{pid}/task").iterdir():
+                nanoseconds += int((task / "schedstat").read_bytes().split()[1])
     return nanoseconds / 1e9
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ropewalk.core.errors import CallerError
-from ropewalk.sandbox import default_image
+from ropewalk.sandbox import default_image, privilege
 from ropewalk.sandbox.agent.source import agent_directory
 from ropewalk.sandbox.contract import Lease, SandboxRecord, SandboxSpec
 from ropewalk.sandbox.drivers.process import bubblewrap, cgroups
@@ -84,15 +84,15 @@ class Planner:
         stack = [self._bottom(spec.workdir), *image.layers, *spec.layers]
         trees = [str(self._layers.check(layer)) for layer in stack]
         program = self._prepare()
-        root = os.geteuid() == 0
+        root = privilege.is_root()
         base = self._folders.base(spec.tenant) if root else None
         parents = self._parents or {}
         suffix = f"-{record.id[-8:].lower()}" if record.snapshot else ""
         attached = spec.lease is Lease.ATTACHED
         configuration = {
-            "listen_fd": LISTEN_FD, "lease": str(spec.lease), "idle_timeout_s": spec.idle_timeout_s, "workdir": spec.workdir,
-            "env": {"PATH": PATH_VARIABLE, **image.env, **spec.env}, "memory_bytes": spec.memory_bytes,
-            "token": secrets.token_hex(16),
+            "listen_fd": LISTEN_FD, "lease": str(spec.lease), "idle_timeout_s": spec.idle_timeout_s,
+            "workdir": spec.workdir, "env": {"PATH": PATH_VARIABLE, **image.env, **spec.env},
+            "memory_bytes": spec.memory_bytes, "token": secrets.token_hex(16),
         }  # fmt: skip
         text = json.dumps(configuration)
         if len(text) > CONFIGURATION_BYTES_MAX:
@@ -103,7 +103,9 @@ class Planner:
             "attached": attached,
             "base": base,
             "parents": parents,
-            "limits": {"memory_bytes": spec.memory_bytes + spec.disk_bytes, "processes": spec.processes_max, "cpus": spec.cpus},
+            "limits": {
+                "memory_bytes": spec.memory_bytes + spec.disk_bytes, "processes": spec.processes_max, "cpus": spec.cpus,
+            },
             "rlimits": _rlimits(spec, parents),
             "boot_id": f"{uuid.uuid4()}\n",
             "plan": {

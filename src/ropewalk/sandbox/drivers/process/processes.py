@@ -1,4 +1,4 @@
-# ruff: noqa: PTH
+# ruff: noqa: PTH115, PTH123, PTH208
 # pathlib would double the time that the spawner takes to start.
 """Processes known by id and start time, never by id alone: ids come round again.
 

@@ -1,4 +1,4 @@
-# ruff: noqa: PTH
+# ruff: noqa: PTH101, PTH102
 # pathlib would double the time that the spawner takes to start.
 """A sandbox's root file system, built by the process that will become its bubblewrap, in namespaces of its own.
 
@@ -16,9 +16,11 @@ Paths in overlayfs' options are relative, since all options together must fit in
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import TypedDict
 
+from ropewalk.sandbox import privilege
 from ropewalk.sandbox.drivers.process import kernel
 
 PRIVATE = "/tmp"
@@ -47,6 +49,8 @@ def build(plan: RootPlan, userns_fd: int | None) -> None:
     """
     uid, gid = os.geteuid(), os.getegid()
     if userns_fd is None:
+        if privilege.is_disguised_root():
+            raise OSError(errno.EPERM, "user namespace: user 0 would be the host's root inside, too")
         kernel.unshare(kernel.CLONE_NEWUSER | kernel.CLONE_NEWNS)
         kernel.map_self(uid, gid)
     else:

@@ -15,6 +15,7 @@ import msgspec
 from ropewalk.core import limits
 from ropewalk.core.errors import CallerError, IntegrityError
 from ropewalk.core.records import canonical_bytes, content_id, decode_own
+from ropewalk.sandbox import privilege
 from ropewalk.sandbox.contract import Lease, SandboxGoneError, SandboxRecord, SandboxSpec, SnapshotRecord
 from ropewalk.sandbox.drivers.process import cgroups, processes
 from ropewalk.sandbox.drivers.process.folders import IDS, Folder, Processes
@@ -44,7 +45,7 @@ def save(
         try:
             if not found.alive():
                 raise SandboxGoneError(f"Sandbox {record.id} died.")
-            empty = not os.listdir(upper)
+            empty = not any(os.scandir(upper))
             known = {entry.digest for entry in layers.records()} if not empty else set()
             layer = None if empty else layers.add_tree(upper, owner=_owner(os.fstat(upper).st_uid))
         finally:
@@ -119,7 +120,7 @@ def _keep(
 
 def _owner(base: int) -> Owner:
     """From the host's ids back to those inside; without root there is only one."""
-    if os.geteuid() != 0:
+    if not privilege.is_root():
         return lambda uid, gid: (0, 0)
 
     def shifted(uid: int, gid: int) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-# ruff: noqa: PTH
+# ruff: noqa: PTH105, PTH106, PTH108, PTH123
 # pathlib would double the time that the spawner takes to start.
 """The spawner: one small process per driver that is the parent of its sandboxes.
 
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import array
 import fcntl
+import gc
 import json
 import os
 import resource
@@ -25,7 +26,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 from ropewalk.sandbox.drivers.process import cgroups, kernel, processes, rootfs, seccomp
 
@@ -126,8 +127,11 @@ class Spawner:
         request["groups"] = groups
         pipes = [os.pipe() for _ in range(3)]
         try:
-            pid = os.fork()
-        except OSError:
+            parent = os.getpid()
+            pid = cgroups.fork(groups)
+        except OSError as error:
+            if os.getpid() != parent:
+                report(pipes[0][1], "control groups", error)
             cgroups.remove(groups)
             raise
         if pid == 0:
@@ -149,14 +153,18 @@ class Spawner:
             ready, go = os.pipe(), os.pipe()
             pid = os.fork()
             if pid == 0:
-                kernel.unshare(kernel.CLONE_NEWUSER)
-                os.write(ready[1], b"1")
-                os.read(go[0], 1)
-                os._exit(0)
+                try:
+                    kernel.unshare(kernel.CLONE_NEWUSER)
+                    os.write(ready[1], b"\0")
+                    os.read(go[0], 1)
+                except OSError as error:
+                    os.write(ready[1], bytes((error.errno or 1,)))
+                finally:
+                    os._exit(0)
             try:
                 os.close(ready[1])
-                if os.read(ready[0], 1) != b"1":
-                    raise OSError(1, "user namespace: the kernel refused to make one")
+                if refusal := os.read(ready[0], 1)[0]:
+                    raise OSError(refusal, f"user namespace: {os.strerror(refusal)}")
                 kernel.map_ids(pid, base, 65536)
                 self.users[base] = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
             finally:
@@ -192,7 +200,7 @@ class Spawner:
 
     def on_end(self, sandbox: Sandbox) -> None:
         """It is over: keep the last figures, remove its groups, tell the driver."""
-        _, status = os.waitpid(sandbox.pid, 0)
+        _, status, used = os.wait4(sandbox.pid, 0)
         self.unwatch(sandbox.pidfd)
         self.sandboxes.pop(sandbox.pid, None)
         for fd, handler in sandbox.pipes.items():
@@ -202,6 +210,8 @@ class Spawner:
                 self.unwatch(fd)
         kill_rest(sandbox)
         end: dict[str, Any] = {"status": os.waitstatus_to_exitcode(status), **cgroups.measure(sandbox.groups)}
+        if end["cpu_s"] is None:  # of all that were waited for, up to the sandbox's first process
+            end["cpu_s"] = used.ru_utime + used.ru_stime
         write_file(sandbox.folder, "end.json", end)
         cgroups.remove(sandbox.groups)
         text = sandbox.stderr.decode("utf-8", "replace").strip()
@@ -228,7 +238,7 @@ class Spawner:
             remove_folder(sandbox.folder)
 
 
-def become(request: dict[str, Any], filter_: bytes, userns: int | None, listener: int, pipes: list[int]) -> None:
+def become(request: dict[str, Any], filter_: bytes, userns: int | None, listener: int, pipes: list[int]) -> NoReturn:
     """In the child: from a fork of the spawner to bubblewrap. Never returns."""
     failure, info, stderr = pipes
     step = "start"
@@ -238,8 +248,6 @@ def become(request: dict[str, Any], filter_: bytes, userns: int | None, listener
             kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
         with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
             file.write(_OUT_OF_MEMORY_SCORE)
-        step = "control groups"
-        cgroups.join(request["groups"])
         step = "root file system"
         rootfs.build(request["plan"], userns)
         step = "limits"
@@ -255,9 +263,14 @@ def become(request: dict[str, Any], filter_: bytes, userns: int | None, listener
             os.dup2(fd, at, inheritable=True)
         os.execve(request["program"], request["argv"], {"LD_BIND_NOW": "0"})
     except BaseException as error:
+        report(failure, step, error)
+
+
+def report(failure: int, step: str, error: BaseException) -> NoReturn:
+    """In the child: tells the spawner why there will be no sandbox. Never returns."""
+    try:
         text = json.dumps({"error": f"{step}: {error}", "errno": getattr(error, "errno", 0) or 0, "step": step})
-        with suppress(OSError):
-            os.write(failure, text.encode())
+        os.write(failure, text.encode())
     finally:
         os._exit(127)
 
@@ -321,4 +334,8 @@ def main() -> None:
     os.umask(0o022)
     control = socket.socket(fileno=int(sys.argv[1]))
     control.set_inheritable(False)
-    Spawner(control, int(sys.argv[2])).run()
+    spawner = Spawner(control, int(sys.argv[2]))
+    # No collection: it would touch, and so copy, every page that a fork still shares.
+    gc.disable()
+    gc.freeze()
+    spawner.run()
