@@ -5,7 +5,7 @@ from __future__ import annotations
 from ropewalk.lake.archives import ArchiveError, ArchiveFault, Caps, Unpacked, canonical_tar, survey, unpack
 from ropewalk.lake.commits import BranchMovedError, diff
 from ropewalk.lake.downloads import Fetcher, Progress
-from ropewalk.lake.index_url import index_url
+from ropewalk.lake.index import index_url
 from ropewalk.lake.ingest import Terms
 from ropewalk.lake.lake import Lake, Verified
 from ropewalk.lake.pypi import read_pins

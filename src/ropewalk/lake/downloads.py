@@ -20,14 +20,27 @@ Progress = Callable[[str, int, int | None], None]
 _REDIRECTS_MAX: Final = 5
 _BACKOFF_S: Final = 0.5
 _BACKOFF_MAX_S: Final = 30.0
+_REDIRECTS: Final = (301, 302, 303, 307, 308)
 _AGAIN: Final = (408, 425, 429, 500, 502, 503, 504)
 
 
 def public_url(url: str) -> str:
     """The URL without user, password, query and fragment: fit for messages and records."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "a malformed address"
     host = parts.netloc.rpartition("@")[2]
     return urlunsplit((parts.scheme, host, parts.path, "", ""))
+
+
+def joined_url(base: str, url: str) -> str:
+    """The URL seen from a base; "" where it is malformed or leads to another scheme than http and https."""
+    try:
+        target = urljoin(base, url)
+    except ValueError:
+        return ""
+    return target if _scheme(target) in ("http", "https") else ""
 
 
 class Fetcher:
@@ -85,7 +98,7 @@ class Fetcher:
             IntegrityError: a wrong sha256, or an answer that breaks off every time.
             UnavailableError: no answer, or failing ones every time.
         """
-        if urlsplit(url).scheme not in ("http", "https"):
+        if _scheme(url) not in ("http", "https"):
             raise CallerError(
                 f"{name}: cannot be fetched from {public_url(url)!r}.", next_step="use an http or https address."
             )
@@ -106,7 +119,7 @@ class Fetcher:
         try:
             for _ in range(_REDIRECTS_MAX + 1):
                 with self._client.stream("GET", url, headers={"Accept": accept}) as response:
-                    if response.is_redirect:
+                    if response.status_code in _REDIRECTS:
                         url = _redirected(url, response.headers.get("Location", ""), name)
                         continue
                     _check_status(response, name)
@@ -134,7 +147,7 @@ class Fetcher:
         body = bytearray()
         deadline_s = time.monotonic() + self._total_timeout_s
         try:
-            for chunk in response.iter_raw(64 * limits.KIB):
+            for chunk in response.iter_raw():
                 body += chunk
                 if len(body) > bytes_max:
                     raise too_large
@@ -158,12 +171,19 @@ class _AgainError(Exception):
         self.after_s = after_s
 
 
+def _scheme(url: str) -> str:
+    try:
+        return urlsplit(url).scheme
+    except ValueError:
+        return ""
+
+
 def _redirected(url: str, location: str, name: str) -> str:
-    target = urljoin(url, location)
-    allowed = ("https",) if urlsplit(url).scheme == "https" else ("http", "https")
-    if not location or urlsplit(target).scheme not in allowed:
+    target = joined_url(url, location)
+    allowed = ("https",) if _scheme(url) == "https" else ("http", "https")
+    if not location or _scheme(target) not in allowed:
         raise DeniedError(
-            f"{name}: {public_url(url)} redirects to {public_url(target)!r}.",
+            f"{name}: {public_url(url)} redirects to {public_url(target or location)!r}.",
             rule="redirect",
             next_step="a redirect may lead to https only; use another index.",
         )

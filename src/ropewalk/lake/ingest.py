@@ -17,7 +17,7 @@ from ropewalk.core.records import Record, digest_bytes
 from ropewalk.lake import pypi
 from ropewalk.lake.archives import survey
 from ropewalk.lake.downloads import Fetcher, Progress
-from ropewalk.lake.index_url import index_url
+from ropewalk.lake.index import index_url
 from ropewalk.lake.licences import METADATA_BYTES_MAX, Metadata, is_metadata, licence_of, metadata_of
 from ropewalk.lake.raw import RawZone
 from ropewalk.lake.records import NO_HUMAN_DATA, Attestation, Pin, RawRecord, Release

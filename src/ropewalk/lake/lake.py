@@ -14,7 +14,7 @@ from ropewalk.core.records import Record
 from ropewalk.lake import pypi
 from ropewalk.lake.commits import BranchMovedError, Commits, diff
 from ropewalk.lake.downloads import Fetcher, Progress
-from ropewalk.lake.index_url import index_url
+from ropewalk.lake.index import index_url
 from ropewalk.lake.ingest import Entrance, Offers, Terms, wanted_versions
 from ropewalk.lake.raw import RawZone
 from ropewalk.lake.records import Change, Commit, IngestResult, Pin, RawRecord, Release

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
-from urllib.parse import urljoin, urlsplit
 
 import msgspec
 from packaging.utils import InvalidSdistFilename, canonicalize_name, parse_sdist_filename
@@ -14,7 +13,7 @@ from packaging.version import InvalidVersion, Version
 from ropewalk.core import limits
 from ropewalk.core.errors import CallerError, IntegrityError, UnavailableError
 from ropewalk.core.records import decode
-from ropewalk.lake.downloads import Fetcher, Progress, public_url
+from ropewalk.lake.downloads import Fetcher, Progress, joined_url, public_url
 from ropewalk.lake.records import Pin, Release
 
 JSON_TYPE: Final = "application/vnd.pypi.simple.v1+json"
@@ -162,10 +161,10 @@ def _sdist(file: _File, project: str) -> Version | None:
 
 
 def _file_url(base: str, url: str) -> str:
-    target = urljoin(base, url)
-    if urlsplit(target).scheme not in ("http", "https"):
+    target = joined_url(base, url)
+    if not target:
         raise UnavailableError(
-            f"{public_url(base)} offers a file at {public_url(target)!r}, which is neither http nor https.",
+            f"{public_url(base)} offers a file at {public_url(url)!r}, which is neither http nor https.",
             next_step="use another index.",
         )
     return target
