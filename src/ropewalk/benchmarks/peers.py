@@ -11,6 +11,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from ropewalk.sandbox.drivers.process import bubblewrap
+
+
+def fresh_ms(root: Path) -> dict[str, float | None]:
+    """p50 in ms of each peer over the root file system `root`; None where it is missing or does not start."""
+    return {"bwrap": _bwrap_ms(root), "runc": _runc_ms(root)}
+
 
 def _median_ms(run: Callable[[], object], rounds: int) -> float:
     times = []
@@ -21,9 +28,8 @@ def _median_ms(run: Callable[[], object], rounds: int) -> float:
     return statistics.median(times)
 
 
-def bwrap_ms(bwrap: Path, root: Path, *, rounds: int = 20) -> float | None:
-    """p50 of a fresh bubblewrap with all namespaces over `root`, running `true`; None where it does not start."""
-    command = [str(bwrap), "--unshare-all", "--ro-bind", str(root), "/", "--proc", "/proc", "--dev", "/dev", "true"]
+def _bwrap_ms(root: Path, *, rounds: int = 20) -> float | None:
+    command = [bubblewrap.find().path, "--unshare-all", "--ro-bind", str(root), "/", "--dev", "/dev", "true"]
 
     def run() -> None:
         subprocess.run(command, check=True, capture_output=True)
@@ -35,8 +41,7 @@ def bwrap_ms(bwrap: Path, root: Path, *, rounds: int = 20) -> float | None:
     return _median_ms(run, rounds)
 
 
-def runc_ms(root: Path, *, rounds: int = 10) -> float | None:
-    """p50 of a fresh `runc run` of `true` over `root`; None where runc is missing or does not start."""
+def _runc_ms(root: Path, *, rounds: int = 10) -> float | None:
     runc = shutil.which("runc") or shutil.which("runc", path="/usr/sbin")
     if runc is None:
         return None

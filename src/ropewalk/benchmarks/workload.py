@@ -1,0 +1,35 @@
+"""The run that several benchmarks measure: `search` on control tasks of a toolz-sized suite, in a state of its own."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from ropewalk.app.ropewalk import Ropewalk
+from ropewalk.interface.task import Task, TaskKind
+from ropewalk.rollout.plan import Plan, PolicyName, RunPlan, SourcePlan, TasksPlan
+
+SOURCE = "pypi:toolz==1.0.0"
+TASKS = 16
+GROUP = 4
+STEPS = 8
+
+
+def search_plan(*, tasks: int = TASKS, group: int = GROUP, steps: int = STEPS) -> Plan:
+    """`search` on mutants of one suite."""
+    return Plan(
+        source=SourcePlan(uris=(SOURCE,)),
+        tasks=TasksPlan(kinds=(TaskKind.MUTANT,), count=tasks, mutant_share_max=1.0),
+        run=RunPlan(policies=(PolicyName.SEARCH,), tasks=tasks, group=group, steps=steps, seed=1),
+    ).check()
+
+
+@asynccontextmanager
+async def prepared(plan: Plan, progress: Callable[[str], None]) -> AsyncIterator[tuple[Ropewalk, list[Task]]]:
+    """An open Ropewalk on a fresh state directory, and the plan's tasks, built."""
+    with tempfile.TemporaryDirectory(prefix="ropewalk-bench-") as folder:
+        async with Ropewalk.open(state=Path(folder)) as rw:
+            progress(f"building {plan.tasks.count} tasks from {SOURCE}")
+            yield rw, await rw.tasks_of(plan)
