@@ -200,8 +200,8 @@ class Ropewalk:
             custody, self.machines, build, count=plan.tasks.count, wheelhouse=wheelhouse, tell=on_build
         )
 
-    async def tasks_of(self, plan: Plan) -> list[Task]:
-        """The tasks that a plan names, or else builds.
+    async def tasks_of(self, plan: Plan, **build: Any) -> list[Task]:
+        """The tasks that a plan names, or else builds; `build` are further arguments of `build_tasks`.
 
         Raises:
             CallerError: an unknown id, or no task was admitted.
@@ -209,7 +209,7 @@ class Ropewalk:
         if plan.tasks.ids:
             store = TaskStore(self.custody.layout)
             return [store.get(id).task for id in plan.tasks.ids]
-        built = await self.build_tasks(plan)
+        built = await self.build_tasks(plan, **build)
         if not built.tasks:
             reasons = ", ".join(f"{name} {count}" for name, count in built.report.reasons.items())
             raise CallerError(

@@ -30,6 +30,7 @@ class Place:
     """State directory. Default: $ROPEWALK_STATE, else ~/.local/state/ropewalk."""
 
 
+_HINTS: list[str] = []
 HERE = Place()
 """The default of every command's `place`."""
 
@@ -52,6 +53,16 @@ def command(app: App, name: str, *, examples: Sequence[str]) -> Callable[[F], F]
         return function
 
     return register
+
+
+def on_interrupt(text: str) -> None:
+    """What to say where Ctrl-C ends the command from here on: how to go on."""
+    _HINTS.append(text)
+
+
+def interrupt_hint() -> str:
+    """What the command said last by `on_interrupt`."""
+    return _HINTS[-1] if _HINTS else ""
 
 
 def run_words(words: list[str], entry: Entry) -> int:

@@ -23,7 +23,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _dispatch(words)
     except KeyboardInterrupt as interrupt:
-        hint = str(interrupt)
+        apps = sys.modules.get("ropewalk.cli.apps")
+        hint = str(interrupt) or (apps.interrupt_hint() if apps else "")
         _block("Interrupted. Everything that belonged to this command was cleaned up.", next_step=hint)
         return EXIT_INTERRUPTED
     except BrokenPipeError:

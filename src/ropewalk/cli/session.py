@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 @asynccontextmanager
-async def opened(place: Place) -> AsyncIterator[Ropewalk]:
-    """Ropewalk at that place, until the block ends."""
+async def opened(place: Place, *, driver: str = "") -> AsyncIterator[Ropewalk]:
+    """Ropewalk at that place, until the block ends. `driver` replaces the profile's for sandboxes."""
     from ropewalk.app.ropewalk import Ropewalk
 
-    async with Ropewalk.open(place.profile, state=place.state) as rw:
+    async with Ropewalk.open(place.profile, state=place.state, driver=driver) as rw:
         yield rw
 
 

@@ -1,0 +1,111 @@
+"""The main job with a progress view, and what is said when it is through. Shared by `run` and `demo`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ropewalk.cli.apps import on_interrupt
+from ropewalk.cli.board import Board
+from ropewalk.cli.output import print_json, say
+from ropewalk.cli.run_view import RunWatch, print_catalogue, print_findings, print_summary
+from ropewalk.cli.task import BuildWatch
+
+if TYPE_CHECKING:
+    from ropewalk.app.custody import Custody
+    from ropewalk.app.ropewalk import Ropewalk
+    from ropewalk.interface.task import Task
+    from ropewalk.rollout.plan import Plan
+    from ropewalk.rollout.summary import RunSummary
+
+FINDINGS_SHOWN = 5
+
+
+async def prepare_tasks(
+    rw: Ropewalk, plan: Plan, *, wheelhouse: Path | None = None, quiet: bool = False
+) -> Sequence[Task]:
+    """The tasks that a plan names or builds, with progress.
+
+    Raises:
+        CallerError: no task was admitted.
+    """
+    if plan.tasks.ids:
+        return await rw.tasks_of(plan)
+    with Board(quiet=quiet) as board:
+        await prepare_image(rw, board)
+        watch = BuildWatch(board, sources=len(plan.source.uris))
+        tasks = await rw.tasks_of(plan, wheelhouse=wheelhouse, on_ingest=watch.ingested, on_build=watch.observe)
+        board.end(f"{len(tasks)} tasks")
+    return tasks
+
+
+async def prepare_image(rw: Ropewalk, board: Board) -> None:
+    """Builds the default image where it is not there yet."""
+    board.begin("Image")
+    image = await rw.machines.image(progress=board.note)
+    board.end(image.digest[:16])
+
+
+async def conduct(
+    rw: Ropewalk, *, plan: Plan | None = None, tasks: Sequence[Task] = (), resume: str = "", quiet: bool = False
+) -> RunSummary:
+    """Starts or resumes a run, shows it, and waits until it is through.
+
+    Raises:
+        RopewalkError: whatever ended the run early.
+    """
+    from ropewalk.app.reporting import summary_of
+
+    with Board(quiet=quiet) as board:
+        watch = RunWatch(board)
+        if plan is not None:
+            run = await rw.run(plan, tasks=tasks, observe=watch.observe)
+        else:
+            run = await rw.resume(resume, observe=watch.observe)
+        on_interrupt(f"ropewalk run --resume {run.id}")
+        await run.wait()
+    return summary_of(rw.custody, run.id)
+
+
+def finish(custody: Custody, summary: RunSummary, *, report: Path | None = None, json: bool = False) -> Path:
+    """Writes the report, prints the outcome and what to do next. Returns the report's path."""
+    from ropewalk.app.reporting import findings_of, write_report
+
+    path = write_report(custody, summary.run, report)
+    if json:
+        print_json(summary)
+        return path
+    print_summary(summary)
+    say()
+    print_catalogue(summary)
+    found = list(findings_of(custody, summary.run))
+    if found:
+        say()
+        print_findings(found[:FINDINGS_SHOWN])
+    say()
+    say(f"Run      {summary.run}  ({summary.state})", style="bold")
+    say(f"Report   {path}")
+    next_commands(summary)
+    return path
+
+
+def next_commands(summary: RunSummary) -> None:
+    """The exact commands to type next, with this run's ids."""
+    paid = next((line for line in summary.episodes if line.reward and (line.value or 0) > 0), None)
+    failed = next(
+        (line for line in summary.episodes if line.reward and line.steps and not (line.value or 0) > 0),
+        next((line for line in summary.episodes if line.reward and not (line.value or 0) > 0), None),
+    )
+    say()
+    say("Next:")
+    shown = paid or failed
+    if shown:
+        say(f"  ropewalk trace {shown.reward}        # back to the raw file and its licence")
+    say(f"  ropewalk verify {summary.run}          # every signature, digest and the log")
+    say(f"  ropewalk diagnose {summary.run}        # why is the reward flat")
+    if failed:
+        say(f"  ropewalk episode show {failed.episode}   # what an unpaid episode did")
+        say(f"  ropewalk episode attach {failed.episode} # a shell in its sandbox")
+    if summary.state != "complete":
+        say(f"  ropewalk run --resume {summary.run}    # go on with what is missing")

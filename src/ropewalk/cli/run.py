@@ -1,0 +1,165 @@
+"""`ropewalk run`: the main job, from a plan or from settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import App, Group, Parameter
+
+from ropewalk.cli.apps import HERE, Place, command, on_interrupt, verb
+from ropewalk.cli.output import print_json, print_table
+from ropewalk.cli.session import custody, named, opened
+from ropewalk.core.errors import CallerError
+
+app: App = verb(
+    "run",
+    examples=[
+        "ropewalk run plan.toml",
+        "ropewalk run --source ./mypackage --requirements requirements.txt --policies noop,oracle,search --tasks 6",
+        "ropewalk run --source pypi:toolz --policies openai --base-url http://127.0.0.1:8000/v1 --model qwen",
+        "ropewalk run --resume run:01JDY…",
+    ],
+)
+
+EXIT_INCOMPLETE = 4
+SOURCE = Group("Source", sort_key=1)
+EPISODES = Group("Episodes", sort_key=2)
+MODEL = Group("Model (policy openai)", sort_key=3)
+
+
+@app.default
+async def run(
+    plan: Path | None = None,
+    *,
+    resume: str | None = None,
+    source: Annotated[list[str] | None, Parameter(name="--source", group=SOURCE)] = None,
+    requirements: Annotated[Path | None, Parameter(group=SOURCE)] = None,
+    wheelhouse: Annotated[Path | None, Parameter(group=SOURCE)] = None,
+    plugin: Annotated[list[str] | None, Parameter(name="--plugin", group=SOURCE)] = None,
+    licence: Annotated[str | None, Parameter(group=SOURCE)] = None,
+    task: Annotated[list[str] | None, Parameter(name="--task", group=SOURCE)] = None,
+    policies: Annotated[str | None, Parameter(group=EPISODES)] = None,
+    tasks: Annotated[int | None, Parameter(group=EPISODES)] = None,
+    group: Annotated[int | None, Parameter(group=EPISODES)] = None,
+    steps: Annotated[int | None, Parameter(group=EPISODES)] = None,
+    seed: Annotated[int | None, Parameter(group=EPISODES)] = None,
+    concurrency: Annotated[int | None, Parameter(group=EPISODES)] = None,
+    keep_failed: Annotated[bool, Parameter(group=EPISODES)] = False,
+    sandbox: Annotated[str, Parameter(group=EPISODES)] = "",
+    base_url: Annotated[str | None, Parameter(group=MODEL)] = None,
+    model: Annotated[str | None, Parameter(group=MODEL)] = None,
+    key: Annotated[str | None, Parameter(group=MODEL)] = None,
+    set: Annotated[list[str] | None, Parameter(name="--set")] = None,
+    report: Path | None = None,
+    json: bool = False,
+    place: Place = HERE,
+) -> int:
+    """Runs tasks × forks × policies: episodes, gradings in fresh sandboxes, signed rewards, a report.
+
+    Everything is in the run's journal before it counts: after Ctrl-C or kill -9, --resume goes on where it was.
+    Exits with 4 where a group was refused.
+
+    Args:
+        plan: A TOML file. Options below replace single settings of it.
+        resume: Id of a run to go on with.
+        source: pypi:NAME, pypi:NAME==VERSION, a directory or an archive; may be repeated.
+        requirements: Requirements file, whose wheels become an offline layer of every sandbox.
+        wheelhouse: Folder of wheels to take them from, instead of the package index.
+        plugin: Pytest plugin to load, by module name; may be repeated.
+        licence: SPDX expression, where a source states none.
+        task: Id of an admitted task to use, instead of building any; may be repeated.
+        policies: Some of noop, oracle, search, openai, with commas between.
+        tasks: How many of the tasks.
+        group: Episodes per task and policy, forked from one snapshot.
+        steps: Per episode, at most.
+        seed: Of the run.
+        concurrency: Episodes at once.
+        keep_failed: Keep the states of unpaid episodes, for `ropewalk episode attach`.
+        sandbox: Sandbox driver, instead of the profile's.
+        base_url: Of an OpenAI-compatible endpoint, with the version: http://127.0.0.1:8000/v1.
+        model: Its name there.
+        key: Reference (env:NAME or file:PATH) to the endpoint's key.
+        set: Any setting of the plan as table.key=value, e.g. policy.search.forks_max=32; may be repeated.
+        report: Where to write the HTML report. Default: in the run's folder.
+        json: Print JSON.
+    """
+    from ropewalk.cli.conduct import conduct, finish, prepare_tasks
+    from ropewalk.rollout.plan_file import load_plan, plan_from_settings
+
+    if resume and (plan or source or task):
+        raise CallerError("A resumed run has its plan already.", next_step="give --resume alone.")
+    if not (resume or plan or source or task):
+        raise CallerError("Nothing to run.", next_step="give a plan, --source, --task or --resume.")
+    given = {
+        "source.uris": source,
+        "source.requirements": str(requirements) if requirements else None,
+        "source.plugins": plugin,
+        "source.licence": licence,
+        "tasks.ids": task,
+        "tasks.count": tasks,
+        "run.policies": [name.strip() for name in policies.split(",")] if policies else None,
+        "run.tasks": tasks,
+        "run.group": group,
+        "run.steps": steps,
+        "run.seed": seed,
+        "run.concurrency": concurrency,
+        "run.keep_failed": keep_failed or None,
+        "policy.openai.base_url": base_url,
+        "policy.openai.model": model,
+        "policy.openai.key": key,
+        **_settings(set or []),
+    }
+    async with opened(place, driver=sandbox) as rw:
+        if resume:
+            summary = await conduct(rw, resume=named(resume, "run"), quiet=json)
+        else:
+            settings = {name: value for name, value in given.items() if value is not None}
+            made = plan_from_settings(settings, base=load_plan(plan) if plan else None)
+            on_interrupt("repeat the command: tasks that were built are kept.")
+            chosen = await prepare_tasks(rw, made, wheelhouse=wheelhouse, quiet=json)
+            summary = await conduct(rw, plan=made, tasks=chosen, quiet=json)
+        finish(rw.custody, summary, report=report, json=json)
+    return 0 if summary.state == "complete" else EXIT_INCOMPLETE
+
+
+@command(app, "ls", examples=["ropewalk run ls", "ropewalk run ls --json"])
+def ls(*, json: bool = False, place: Place = HERE) -> int:
+    """Lists all runs, newest first.
+
+    Args:
+        json: Print JSON.
+    """
+    from ropewalk.core.clock import utc
+
+    with custody(place) as kept:
+        rows = kept.journal.runs()
+        counts = {row.run: [e.state for e in kept.journal.episodes(row.run)] for row in rows}
+    if json:
+        print_json(rows)
+        return 0
+    print_table(
+        ("run", "begun", "state", ">rewards", ">episodes"),
+        (
+            (row.run, utc(row.created_s), row.state, counts[row.run].count("sealed"), len(counts[row.run]))  # type: ignore[arg-type]
+            for row in rows
+        ),
+        empty="There is no run here yet. Next: ropewalk demo",
+    )
+    return 0
+
+
+def _settings(pairs: list[str]) -> dict[str, Any]:
+    """`table.key=value` pairs; values are read as TOML, and as text where they are none."""
+    import tomllib
+
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        name, separator, text = pair.partition("=")
+        if not separator or "." not in name:
+            raise CallerError(f"{pair[:80]!r} is no setting.", next_step="write it as table.key=value.")
+        try:
+            found[name.strip()] = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            found[name.strip()] = text
+    return found
