@@ -173,21 +173,28 @@ def wanted_versions(source: PypiSource, versions: Sequence[str], pins: Sequence[
     Raises:
         CallerError: none is named, or one that is no version; two pins that differ.
     """
-    pinned: dict[str, str] = {}
+    # 1.0 and 1.0.0 are one version (PEP 440).
+    pinned: dict[Version, str] = {}
     for pin in pins:
-        if pin.distribution == source.distribution and pinned.setdefault(pin.version, pin.sha256) != pin.sha256:
-            raise CallerError(f"{pin.distribution} {pin.version} is pinned to two different sha256.")
-    asked = [source.version] if source.version else list(versions) or list(pinned)
+        if pin.distribution == source.distribution:
+            version = _version(source, pin.version)
+            if pinned.setdefault(version, pin.sha256) != pin.sha256:
+                raise CallerError(f"{pin.distribution} {pin.version} is pinned to two different sha256.")
+    named = [source.version] if source.version else versions
+    asked = [_version(source, version) for version in named] or list(pinned)
     if not asked:
         raise CallerError(
             f"No release of {source.distribution} is named.",
             next_step=f"write pypi:{source.distribution}==VERSION, or give versions or pins.",
         )
+    return [(str(version), pinned.get(version)) for version in dict.fromkeys(asked)]
+
+
+def _version(source: PypiSource, text: str) -> Version:
     try:
-        normal = list(dict.fromkeys(str(Version(version)) for version in asked))
+        return Version(text)
     except InvalidVersion as error:
         raise CallerError(f"{source.distribution}: {error} (PEP 440).") from error
-    return [(version, pinned.get(version)) for version in normal]
 
 
 def _safe(name: str) -> str:

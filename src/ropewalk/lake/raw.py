@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from packaging.utils import canonicalize_version
+
 from ropewalk.core.errors import CallerError, IntegrityError
 from ropewalk.core.limits import ARCHIVE_BYTES_MAX, MIB
 from ropewalk.core.records import canonical_bytes, decode_own
@@ -63,8 +65,9 @@ class RawZone:
 
     def find_release(self, distribution: str, version: str) -> RawRecord | None:
         """The record of a release that was fetched before."""
+        key = canonicalize_version(version)
         record = self._pointed(self._by_release(distribution, version))
-        if record is not None and (record.distribution, record.version) != (distribution, version):
+        if record is not None and (record.distribution, canonicalize_version(record.version)) != (distribution, key):
             raise IntegrityError(f"The raw zone's pointer for {distribution} {version} leads to {record.source}.")
         return record
 
@@ -148,7 +151,8 @@ class RawZone:
         return self._root / "content" / sha256
 
     def _by_release(self, distribution: str, version: str) -> Path:
-        return self._root / "release" / distribution / version
+        # 1.0 and 1.0.0 are one version (PEP 440).
+        return self._root / "release" / distribution / canonicalize_version(version)
 
 
 def _lost(what: str, digest: str) -> IntegrityError:

@@ -72,6 +72,8 @@ class Index:
         self.thread.start()
 
     def close(self) -> None:
+        if not self.thread.is_alive():
+            return
         self.server.shutdown()
         self.thread.join()
         self.server.server_close()
