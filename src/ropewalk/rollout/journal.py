@@ -101,9 +101,19 @@ class JournalReads:
         columns = [column for column in FAILURES.c if column.name != "number"]
         return self._rows(FailureRow, select(*columns).where(FAILURES.c.run == run).order_by(FAILURES.c.number))
 
+    def held_alone(self, owner: str) -> list[str] | None:
+        """Snapshots that `owner` holds and nobody else does; None: it holds none at all."""
+        with self._database.read() as connection:
+            mine = set(connection.execute(select(SNAPSHOTS.c.snapshot).where(SNAPSHOTS.c.owner == owner)).scalars())
+            others = SNAPSHOTS.c.snapshot.in_(mine) & (SNAPSHOTS.c.owner != owner)
+            shared = set(connection.execute(select(SNAPSHOTS.c.snapshot).where(others)).scalars()) if mine else set()
+        return sorted(mine - shared) if mine else None
+
     def _rows(self, kind: type[RowT], query: Any) -> list[RowT]:
         with self._database.read() as connection:
-            return [msgspec.convert(dict(row), kind) for row in connection.execute(query).mappings()]
+            rows = connection.execute(query).mappings().all()
+        names = kind.__struct_fields__
+        return [msgspec.convert({name: row[name] for name in names}, kind) for row in rows]
 
     def _one(self, kind: type[RowT], table: Table, key: str, value: str) -> RowT:
         rows = self._rows(kind, select(table).where(table.c[key] == value))
@@ -197,15 +207,9 @@ class Journal(JournalReads):
             if connection.execute(select(SNAPSHOTS).where(row)).first() is None:
                 connection.execute(insert(SNAPSHOTS).values(snapshot=snapshot, owner=owner))
 
-    def release(self, owner: str) -> list[str]:
-        """Lets go of all of the owner's; returns those that nobody needs any more."""
-        with self._database.write() as connection:
-            mine = list(connection.execute(select(SNAPSHOTS.c.snapshot).where(SNAPSHOTS.c.owner == owner)).scalars())
-            connection.execute(delete(SNAPSHOTS).where(SNAPSHOTS.c.owner == owner))
-            needed = set(
-                connection.execute(select(SNAPSHOTS.c.snapshot).where(SNAPSHOTS.c.snapshot.in_(mine))).scalars()
-            )  # fmt: skip
-        return [snapshot for snapshot in mine if snapshot not in needed]
+    def release(self, owner: str) -> None:
+        """Lets go of all of the owner's."""
+        self._write(delete(SNAPSHOTS).where(SNAPSHOTS.c.owner == owner))
 
     def _move(self, episode: str, before: EpisodeState, after: EpisodeState, values: dict[str, Any]) -> None:
         row = (EPISODES.c.id == episode) & (EPISODES.c.state == before)

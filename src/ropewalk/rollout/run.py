@@ -316,10 +316,10 @@ class RunLoop:
         )
 
     async def _forget_half_done(self) -> None:
-        """Episodes that a broken-off loop had begun start anew; what they kept goes."""
+        """Episodes that a broken-off loop had begun start anew; what they kept goes, and what paid ones kept."""
         for row in self._journal.episodes(self._run):
             await self._shelf.release(scratch(row.id))
-            if row.state is EpisodeState.PLANNED:
+            if row.state is EpisodeState.PLANNED or row.value == 1.0:
                 await self._shelf.release(row.id)
 
     def _close(self) -> str:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-import re
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Mapping
 
 import anyio.to_thread
 
@@ -13,23 +11,12 @@ from ropewalk.core import limits
 from ropewalk.core.errors import CallerError
 from ropewalk.core.records import decode_own, digest_bytes
 from ropewalk.interface.task import FileSet, Task
+from ropewalk.reward.globs import matches_any
 from ropewalk.rollout.ports import Computer
 from ropewalk.store.contract import Blobs
 
 GONE = ""
 """Stands for a deleted file where a digest would be."""
-
-
-@lru_cache(maxsize=512)
-def _pattern(glob: str) -> re.Pattern[str]:
-    parts = re.split(r"(\*\*/|\*\*|\*|\?)", glob)
-    meaning = {"**/": "(?:[^/]+/)*", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-    return re.compile("".join(meaning.get(part, re.escape(part)) for part in parts))
-
-
-def is_editable(path: str, globs: Sequence[str]) -> bool:
-    """Whether a path relative to the workdir is declared: `*` stays within a folder, `**` does not."""
-    return any(_pattern(glob).fullmatch(path) for glob in globs)
 
 
 def read_file_set(blobs: Blobs, digest: str) -> FileSet:
@@ -104,6 +91,6 @@ class FileWatch:
             path = posixpath.relpath(entry.path, workdir) if entry.path.startswith("/") else entry.path
             # Links and files past the size limit are the bundle's business: it refuses them, with its reason.
             fits = entry.kind == "file" and entry.size <= limits.BUNDLE_FILE_BYTES_MAX and entry.sha256
-            if fits and path.isprintable() and is_editable(path, self._task.editable):
+            if fits and path.isprintable() and matches_any(path, self._task.editable):
                 seen[path] = entry.sha256 or ""
         return seen

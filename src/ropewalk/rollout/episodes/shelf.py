@@ -35,11 +35,16 @@ class Shelf:
     async def release(self, owner: str) -> None:
         """Lets go of all that `owner` holds; what nobody else needs is dropped."""
         async with self._lock:
-            for snapshot in self._journal.release(owner):
+            alone = self._journal.held_alone(owner)
+            if alone is None:
+                return
+            for snapshot in alone:
                 try:
                     await self._sandboxes.drop_snapshot(snapshot)
                 except (UnavailableError, CallerError):
-                    pass  # what cannot be dropped costs disk, not truth
+                    pass  # dropped before a crash, or not to be dropped: that costs disk, not truth
+            # Last, so that a crash on the way leaves a note of what is still to be dropped.
+            self._journal.release(owner)
 
     def exists(self, snapshot: str) -> bool:
         """Whether it can be forked."""

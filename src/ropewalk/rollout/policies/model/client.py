@@ -8,6 +8,7 @@ import json
 import logging
 import random
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 from typing import Any
 
 import anyio
@@ -177,7 +178,7 @@ class ChatClient:
         )
 
     def _pause_s(self, attempt: int, retry_after_s: float | None) -> float:
-        backoff_s = min(BACKOFF_S * 2 ** (attempt - 1), BACKOFF_S_MAX) * self._chance.uniform(0.5, 1.0)
+        backoff_s = min(BACKOFF_S * 2.0 ** (attempt - 1), BACKOFF_S_MAX) * self._chance.uniform(0.5, 1.0)
         return max(backoff_s, min(retry_after_s or 0.0, RETRY_AFTER_S_MAX))
 
     def _shown(self, body: bytes) -> str:
@@ -212,8 +213,8 @@ def _retry_after_s(value: str) -> float | None:
         seconds = float(value)
     except ValueError:
         try:
-            when = email.utils.parsedate_to_datetime(value)
-            seconds = float((when - when.now(when.tzinfo)).total_seconds())
+            when: datetime = email.utils.parsedate_to_datetime(value)
+            seconds = (when - datetime.now(when.tzinfo)).total_seconds()
         except (ValueError, TypeError, IndexError):
             return None
     return seconds if 0 <= seconds < 1e6 else None

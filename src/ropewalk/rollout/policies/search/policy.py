@@ -20,6 +20,7 @@ from ropewalk.rollout.policies.contract import ContextKind, PolicyEnd
 from ropewalk.rollout.policies.search.candidates import Candidate, candidates, parses_differently
 from ropewalk.rollout.policies.search.localise import Localisation, localise
 from ropewalk.rollout.policies.search.trials import TestRun, pytest_command, run_tests
+from ropewalk.sandbox.contract import SandboxGoneError
 
 TRACE_SLOWDOWN = 8.0
 """A traced run may take this many times as long as a plain one."""
@@ -137,16 +138,22 @@ class _Search:
         edited = idea.apply(self._files[idea.path])
         others = [test for test in self._found.passing if test not in self._failing]
         started_s = self._clock.monotonic_s()
-        async with context.fork() as trial:
-            run = await run_tests(
-                trial,
-                task,
-                first=[test for test in task.visible_tests if test in self._failing],
-                rest=others,
-                failing_max=len(self._failing) - 1,
-                timeout_s=task.limits.test_timeout_s,
-                files={idea.path: edited},
-            )
+        try:
+            async with context.fork() as trial:
+                run = await run_tests(
+                    trial,
+                    task,
+                    first=[test for test in task.visible_tests if test in self._failing],
+                    rest=others,
+                    failing_max=len(self._failing) - 1,
+                    timeout_s=task.limits.test_timeout_s,
+                    files={idea.path: edited},
+                )
+        except SandboxGoneError as error:
+            if error.termination.ours:
+                raise
+            # The edit itself ended its fork (it ate all memory): a bad edit, no more.
+            run = TestRun(answer=None, termination=error.termination, duration_s=0.0)
         sandbox_s = max(self._clock.monotonic_s() - started_s - run.duration_s, 0.0)
         still = run.failing(sorted(self._failing))
         better = len(still) < len(self._failing) and not run.failing(others)

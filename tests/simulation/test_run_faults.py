@@ -1,0 +1,442 @@
+"""Runs under faults: lost sandboxes, a failing grader, crashes at every step of the journal, Ctrl-C.
+
+After all of them: no reward that should be 1 is 0, groups are complete or refused with a cause, a resume gives the
+rewards of an undisturbed run, and no sandbox is left.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from ropewalk.core.errors import UnavailableError
+from ropewalk.core.outcomes import Termination
+from ropewalk.core.records import decode_own
+from ropewalk.interface.episode import EpisodeRecord
+from ropewalk.provenance.statement import Activity
+from ropewalk.rollout import judging, run
+from ropewalk.rollout.begin import begin_run
+from ropewalk.rollout.episodes.context import AgentContext
+from ropewalk.rollout.events import EpisodeStarted, Event, RunEnded
+from ropewalk.rollout.journal import Journal
+from ropewalk.rollout.plan import Plan, PolicyName, RunPlan
+from ropewalk.rollout.policies.contract import ContextKind, PolicyEnd
+from ropewalk.rollout.policies.fixed import NoopPolicy, OraclePolicy
+from ropewalk.rollout.rows import EpisodeRow, EpisodeState
+from ropewalk.rollout.run import RunLoop
+from ropewalk.sandbox.contract import SandboxGoneError
+from tests.unit.rollout.worlds import FIXED, Durable, MemorySandboxes, Result
+
+PLAN = Plan(
+    run=RunPlan(policies=(PolicyName.NOOP, PolicyName.ORACLE, PolicyName.SEARCH), group=3, steps=4, concurrency=3)
+)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "RETRY_PAUSE_S", 0.0)
+    monkeypatch.setattr(judging, "RETRY_PAUSE_S", 0.0)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """In memory where there is such a place: these tests commit thousands of times."""
+    memory = Path("/dev/shm")
+    if not os.access(memory, os.W_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir=memory) as made:
+        yield Path(made)
+
+
+class Scripted:
+    """Three steps; by its seed it ends with the right file or not."""
+
+    context: ClassVar[ContextKind] = ContextKind.AGENT
+    name = "scripted"
+
+    async def run(self, context: AgentContext) -> PolicyEnd | None:
+        await context.shell("look around")
+        await context.shell("write pkg/code.py a first try")
+        right = FIXED.decode() if context.seed % 2 else "wrong"
+        await context.shell(f"write pkg/code.py {right}")
+        return None
+
+    async def close(self) -> None:
+        pass
+
+
+POLICIES: dict[str, Any] = {"noop": NoopPolicy(), "oracle": OraclePolicy(), "search": Scripted()}
+
+
+class Crashed(Exception):
+    """Stands for the end of the process."""
+
+
+class Observed(list[Event]):
+    def __call__(self, event: Event) -> None:
+        self.append(event)
+
+
+def expected(journal: Journal, run_id: str) -> dict[str, float]:
+    """Each episode's reward in a world without faults."""
+    pays = {"noop": lambda seed: 0.0, "oracle": lambda seed: 1.0, "search": lambda seed: float(seed % 2)}
+    return {row.id: pays[row.policy](row.seed) for row in journal.episodes(run_id)}
+
+
+def check(durable: Durable, journal: Journal, run_id: str) -> None:
+    """What must hold after any run that came to its end."""
+    wanted = expected(journal, run_id)
+    rows = journal.episodes(run_id)
+    for row in rows:
+        if row.state is EpisodeState.SEALED:
+            assert row.value in (wanted[row.id], None), f"{row.policy}: {row.value} ({row.cause})"
+            assert row.value is not None or row.cause not in ("", "all_matched", "no_bundle", "value_mismatch")
+    for group in journal.groups(run_id):
+        values = [row.value for row in rows if row.group_id == group.id]
+        assert group.state in ("complete", "refused")
+        assert (group.state == "complete") == all(value is not None for value in values)
+        assert (group.state == "refused") == bool(group.cause)
+    activities = Counter(draft.activity for draft in durable.recorder.drafts.values())
+    sealed = sum(row.state is EpisodeState.SEALED for row in rows)
+    assert activities[Activity.EPISODE] == activities[Activity.VERDICT] == activities[Activity.REWARD] == sealed
+
+
+async def work(durable: Durable, journal: Journal, run_id: str, faults: Any = None, **options: Any) -> MemorySandboxes:
+    """One process's work on the run; the sandboxes it leaves behind are the test's to look at."""
+    world = durable.world()
+    sandboxes: Any = world.sandboxes
+    if faults:
+        faults(world)
+    try:
+        await RunLoop(world, journal, run_id, policies=POLICIES, **options).work()
+    finally:
+        assert not sandboxes.running
+    return sandboxes
+
+
+def begin(durable: Durable, journal: Journal, tasks: int = 2, plan: Plan = PLAN) -> str:
+    return begin_run(durable.world(), journal, plan, [durable.task(f"double {n}") for n in range(tasks)])
+
+
+async def test_without_faults(folder: Path) -> None:
+    durable, seen = Durable(folder), Observed()
+    journal = durable.journal()
+    run_id = begin(durable, journal)
+    await work(durable, journal, run_id, observe=seen)
+    check(durable, journal, run_id)
+    assert {row.id: row.value for row in journal.episodes(run_id)} == expected(journal, run_id)
+    assert journal.run(run_id).state == "complete"
+    assert isinstance(seen[-1], RunEnded) and seen[-1].state == "complete" and seen[-1].unscored == 0
+    assert len(durable.snapshots) == 1  # both tasks start from equal states, and nothing else is kept
+    again = Observed()
+    await work(durable, journal, run_id, observe=again)
+    assert not [event for event in again if isinstance(event, EpisodeStarted)]
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_a_tenth_of_the_sandboxes_dies(folder: Path, seed: int) -> None:
+    durable, chance = Durable(folder), random.Random(seed)
+    journal = durable.journal()
+    run_id = begin(durable, journal, tasks=3)
+    doomed: dict[str, int] = {}
+
+    def faults(world: Any) -> None:
+        def fault(sandbox: str, operation: str) -> None:
+            if not sandbox:
+                return
+            if sandbox not in doomed:
+                doomed[sandbox] = chance.randrange(1, 6) if chance.random() < 0.1 else -1
+            doomed[sandbox] -= 1
+            if doomed[sandbox] == 0:
+                raise SandboxGoneError(f"{sandbox} was killed")
+
+        world.sandboxes.fault = fault
+
+    await work(durable, journal, run_id, faults)
+    check(durable, journal, run_id)
+    killed = [failure for failure in journal.failures(run_id) if failure.cause == "sandbox_lost"]
+    assert len(killed) <= sum(count <= 0 for count in doomed.values())
+
+
+async def test_sandboxes_that_always_die_give_none_and_refused_groups(folder: Path) -> None:
+    durable = Durable(folder)
+    journal = durable.journal()
+    run_id = begin(durable, journal, tasks=1)
+
+    def faults(world: Any) -> None:
+        def fault(sandbox: str, operation: str) -> None:
+            if operation == "write" and world.sandboxes.forks:
+                raise SandboxGoneError("killed")
+
+        world.sandboxes.fault = fault
+
+    await work(durable, journal, run_id, faults)
+    check(durable, journal, run_id)
+    by_policy = {group.policy: group for group in journal.groups(run_id)}
+    assert by_policy["oracle"].cause == "sandbox_lost" and by_policy["noop"].state == "complete"
+    oracle = [row for row in journal.episodes(run_id) if row.policy == "oracle"]
+    assert [(row.value, row.attempt) for row in oracle] == [(None, PLAN.run.attempts_max + 1)] * 3
+    assert journal.run(run_id).state == "incomplete"
+
+
+async def test_memory_eaten_by_the_policy_is_its_own_fault(folder: Path) -> None:
+    durable = Durable(folder)
+    journal = durable.journal()
+    run_id = begin(durable, journal, tasks=1)
+
+    def faults(world: Any) -> None:
+        def fault(sandbox: str, operation: str) -> None:
+            if operation == "exec" and world.sandboxes.forks:
+                raise SandboxGoneError("out of memory", termination=Termination.OUT_OF_MEMORY)
+
+        world.sandboxes.fault = fault
+
+    await work(durable, journal, run_id, faults)
+    scripted = [row for row in journal.episodes(run_id) if row.policy == "search"]
+    assert [(row.value, row.cause) for row in scripted] == [(0.0, "no_bundle")] * 3
+    assert not journal.failures(run_id)
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_a_grader_that_fails_now_and_then(folder: Path, seed: int) -> None:
+    durable, chance = Durable(folder), random.Random(seed)
+    journal = durable.journal()
+    run_id = begin(durable, journal)
+
+    def faults(world: Any) -> None:
+        def fault() -> str:
+            if chance.random() < 0.2:
+                raise UnavailableError("no room for a grading sandbox")
+            return "sandbox_lost" if chance.random() < 0.3 else ""
+
+        world.judge.fault = fault
+
+    await work(durable, journal, run_id, faults)
+    check(durable, journal, run_id)
+    assert journal.failures(run_id)
+
+
+async def test_a_task_that_cannot_be_made_ready_is_refused_alone(folder: Path) -> None:
+    durable = Durable(folder)
+    journal = durable.journal()
+    run_id = begin(durable, journal)
+    failing = PLAN.run.attempts_max
+
+    def faults(world: Any) -> None:
+        def fault(sandbox: str, operation: str) -> None:
+            nonlocal failing
+            if operation == "create" and failing:
+                failing -= 1
+                raise UnavailableError("no room")
+
+        world.sandboxes.fault = fault
+
+    await work(durable, journal, run_id, faults)
+    check(durable, journal, run_id)
+    states = Counter((group.state, group.cause) for group in journal.groups(run_id))
+    assert states == {("refused", "task_not_ready"): 3, ("complete", ""): 3}
+    await work(durable, journal, run_id)  # the machine has room again
+    assert {row.id: row.value for row in journal.episodes(run_id)} == expected(journal, run_id)
+    assert journal.run(run_id).state == "complete"
+
+
+class CrashingJournal(Journal):
+    """Crashes at its n-th write, before or after it is done, and writes nothing from then on."""
+
+    writes = 0
+    crash_at = -1
+    after = False
+
+    def _crashing(self, name: str) -> Any:
+        inner = getattr(super(), name)
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            self.writes += 1
+            dead = 0 <= self.crash_at < self.writes
+            if dead or (self.writes == self.crash_at and not self.after):
+                raise Crashed(name)
+            result = inner(*arguments, **named)
+            if self.writes == self.crash_at:
+                raise Crashed(name)
+            return result
+
+        return call
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in WRITES:
+            return object.__getattribute__(self, "_crashing")(name)
+        return object.__getattribute__(self, name)
+
+
+WRITES = {name for name, value in vars(Journal).items() if callable(value) and not name.startswith("_")} - {
+    "own", "begin"
+}  # fmt: skip
+
+
+def crashing(durable: Durable, at: int, *, after: bool) -> CrashingJournal:
+    journal = CrashingJournal.__new__(CrashingJournal)
+    journal.__dict__.update(durable.journal().__dict__, crash_at=at, after=after)
+    return journal
+
+
+def kept(durable: Durable, row: EpisodeRow) -> list[str]:
+    """Snapshots that an unpaid episode keeps."""
+    record = decode_own(durable.blobs.get(row.record or "", bytes_max=1 << 20), EpisodeRecord)
+    return [step.snapshot for step in record.steps if step.snapshot and row.value != 1.0]
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+async def test_a_crash_at_every_write_of_the_journal(folder: Path, after: bool) -> None:
+    """Each crash is followed by a resume; together they must give what one undisturbed run gives."""
+    durable = Durable(folder)
+    first = crashing(durable, -1, after=after)
+    small = Plan(run=RunPlan(policies=(PolicyName.ORACLE, PolicyName.SEARCH), group=2, keep_failed=True))
+    run_id = begin(durable, first, tasks=1, plan=small)
+    await work(durable, first, run_id)
+    total = first.writes
+    assert total > 20
+    for at in range(3 if after else 1, total + 1, 3 if after else 2):
+        durable = Durable(folder / str(at))
+        durable.folder.mkdir()
+        journal = durable.journal()
+        run_id = begin(durable, journal, tasks=1, plan=small)
+        with pytest.raises(Crashed):
+            await work(durable, crashing(durable, at, after=after), run_id)
+        finished = {row.id for row in journal.episodes(run_id) if row.state is not EpisodeState.PLANNED}
+        seen = Observed()
+        await work(durable, durable.journal(), run_id, observe=seen)
+        check(durable, journal, run_id)
+        assert {row.id: row.value for row in journal.episodes(run_id)} == expected(journal, run_id)
+        started = [event for event in seen if isinstance(event, EpisodeStarted)]
+        assert not finished & {event.episode for event in started}, "a finished episode was played again"
+        assert all(event.attempt == 1 for event in started), "a crash of ours counts as no attempt"
+        held = {snapshot for row in journal.episodes(run_id) for snapshot in kept(durable, row)}
+        assert set(durable.snapshots) == held | {row.snapshot for row in journal.tasks(run_id)}
+
+
+@pytest.mark.parametrize("call", (1, 2, 4))
+async def test_a_crash_while_statements_are_recorded(folder: Path, call: int) -> None:
+    durable = Durable(folder)
+    journal = durable.journal()
+    run_id = begin(durable, journal, tasks=1)
+    calls = 0
+
+    def crash() -> None:
+        nonlocal calls
+        calls += 1
+        if calls == call:
+            raise Crashed("while signing")
+
+    durable.recorder.before = crash
+    try:
+        await work(durable, journal, run_id)
+    except Crashed:
+        unsealed = [row for row in journal.episodes(run_id) if row.state is not EpisodeState.SEALED]
+        assert unsealed, "a reward was shown before its statement was durable"
+    durable.recorder.before = lambda: None
+    await work(durable, durable.journal(), run_id)
+    check(durable, journal, run_id)
+    assert {row.id: row.value for row in journal.episodes(run_id)} == expected(journal, run_id)
+
+
+@pytest.mark.parametrize("operations", [3, 11, 41])
+async def test_ctrl_c(folder: Path, operations: int) -> None:
+    durable, seen = Durable(folder), Observed()
+    journal = durable.journal()
+    run_id = begin(durable, journal)
+    count = 0
+    with anyio.CancelScope() as scope:
+
+        def faults(world: Any) -> None:
+            def fault(sandbox: str, operation: str) -> None:
+                nonlocal count
+                count += 1
+                if count == operations:
+                    scope.cancel()
+
+            world.sandboxes.fault = fault
+
+        await work(durable, journal, run_id, faults, observe=seen)
+    assert scope.cancelled_caught
+    assert isinstance(seen[-1], RunEnded) and seen[-1].state == "interrupted"
+    assert journal.run(run_id).state == "open"
+    await work(durable, durable.journal(), run_id)
+    check(durable, journal, run_id)
+    assert {row.id: row.value for row in journal.episodes(run_id)} == expected(journal, run_id)
+
+
+async def test_two_processes_do_not_work_on_one_run(folder: Path) -> None:
+    durable = Durable(folder)
+    journal = durable.journal()
+    run_id = begin(durable, journal)
+    with journal.own(run_id), pytest.raises(UnavailableError, match="Another process"):
+        await work(durable, durable.journal(), run_id)
+
+
+async def test_a_budget_refuses_what_does_not_fit(folder: Path) -> None:
+    durable = Durable(folder)
+    journal = durable.journal()
+    plan = Plan(run=RunPlan(policies=(PolicyName.NOOP,), group=4, concurrency=1, sandbox_s_max=0.0))
+    run_id = begin_run(durable.world(), journal, plan, [durable.task()])
+    await work(durable, journal, run_id)
+    assert [(group.state, group.cause) for group in journal.groups(run_id)] == [("refused", "budget_sandbox_s")]
+    assert all(row.state is EpisodeState.PLANNED for row in journal.episodes(run_id))
+    check(durable, journal, run_id)
+
+
+async def test_a_lost_snapshot_refuses_the_group_that_began_with_it(folder: Path) -> None:
+    durable = Durable(folder)
+    journal = durable.journal()
+    run_id = begin(durable, journal, tasks=1)
+    with anyio.CancelScope() as scope:
+
+        def faults(world: Any) -> None:
+            def fault() -> str:
+                if world.judge.calls == 3:
+                    scope.cancel()
+                return ""
+
+            world.judge.fault = fault
+
+        await work(durable, journal, run_id, faults)
+    durable.snapshots.clear()
+
+    def other_state(world: Any) -> None:
+        def answer(sandbox: Any, command: Any, options: Any) -> Any:
+            sandbox.files["/work/other"] = b"not as before"
+            return Result()
+
+        world.sandboxes.answer = answer
+
+    await work(durable, journal, run_id, other_state)
+    check(durable, journal, run_id)
+    assert {group.cause for group in journal.groups(run_id) if group.state == "refused"} == {"snapshot_lost"}
+
+
+async def test_failed_episodes_keep_their_snapshots_and_paid_ones_do_not(folder: Path) -> None:
+    durable = Durable(folder)
+    journal = durable.journal()
+    plan = Plan(run=RunPlan(policies=(PolicyName.SEARCH,), group=6, keep_failed=True))
+    run_id = begin_run(durable.world(), journal, plan, [durable.task()])
+    await work(durable, journal, run_id)
+    ready = {row.snapshot for row in journal.tasks(run_id)}
+    for row in journal.episodes(run_id):
+        record = decode_own(durable.blobs.get(row.record or "", bytes_max=1 << 20), EpisodeRecord)
+        kept = [step.snapshot for step in record.steps if step.snapshot]
+        assert len(kept) == 3
+        if row.value == 0.0:
+            assert set(kept) <= set(durable.snapshots)
+    values = {row.value for row in journal.episodes(run_id)}
+    assert values == {0.0, 1.0}
+    assert ready <= set(durable.snapshots)
+    assert not any(saved.files["/work/pkg/code.py"] == FIXED for saved in durable.snapshots.values())
