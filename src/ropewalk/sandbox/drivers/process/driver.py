@@ -149,7 +149,8 @@ class ProcessDriver:
 
     def close(self) -> None:
         """Ends every attached sandbox of this driver and forgets the detached ones, which go on."""
-        for live in self._live.values():
+        for id, live in self._live.items():
+            self._folders.of(id).disown()
             live.channel.close()
             if live.spare is not None:
                 with suppress(OSError):
@@ -171,18 +172,18 @@ class ProcessDriver:
             return _same(existing, record)
         self._making[id] = anyio.Event()
         try:
-            return await self._start(folder, record)
-        except BaseException:
-            await self.destroy(id)
-            raise
+            message = await anyio.to_thread.run_sync(self._planner.message, record, folder)
+            if self._folders.make(record) is None:  # another process was faster
+                return _same(folder.record() or record, record)
+            try:
+                return await self._start(folder, record, message)
+            except BaseException:
+                await self.destroy(id)
+                raise
         finally:
             self._making.pop(id).set()
 
-    async def _start(self, folder: Folder, record: SandboxRecord) -> SandboxRecord:
-        message = await anyio.to_thread.run_sync(self._planner.message, record, folder)
-        if self._folders.make(record) is None:
-            existing = folder.record()
-            return _same(existing or record, record)
+    async def _start(self, folder: Folder, record: SandboxRecord, message: Message) -> SandboxRecord:
         listener = folder.listen()
         try:
             live = _Live(self._spawner.request(message, listener))

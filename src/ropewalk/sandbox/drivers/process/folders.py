@@ -92,6 +92,14 @@ class Folder:
         except OSError:
             return None
 
+    def disown(self) -> None:
+        """From now on only the sandbox's own life keeps its folder."""
+        with suppress(OSError):
+            (self.path / "owner.json.new").write_bytes(
+                canonical_bytes(Owner(pid=0, started=0, boot=processes.boot_id()))
+            )
+            (self.path / "owner.json.new").replace(self.path / "owner.json")
+
     def processes(self) -> Processes | None:
         """None: not started yet, or no such sandbox."""
         try:

@@ -16,7 +16,7 @@ from ropewalk.core.errors import UnavailableError
 from ropewalk.sandbox import privilege
 from ropewalk.sandbox.contract import Probe
 from ropewalk.sandbox.drivers.process import bubblewrap, cgroups, diagnosis
-from ropewalk.sandbox.drivers.process.client import SpawnerClient
+from ropewalk.sandbox.drivers.process.client import Channel, SpawnerClient
 from ropewalk.sandbox.drivers.process.folders import IDS
 from ropewalk.store.layout import Layout
 
@@ -91,6 +91,7 @@ def _try(layout: Layout, program: bubblewrap.Program) -> tuple[str, ...]:
 
 def _outcome(message: dict[str, Any]) -> tuple[str, ...]:
     client = SpawnerClient()
+    channel: Channel | None = None
     try:
         with socket.socket(socket.AF_UNIX) as unused:
             channel = client.request(message, unused)
@@ -110,6 +111,8 @@ def _outcome(message: dict[str, Any]) -> tuple[str, ...]:
     except UnavailableError as error:
         return (str(error),)
     finally:
+        if channel is not None:
+            channel.close()
         client.close()
 
 

@@ -45,7 +45,8 @@ def save(
         try:
             if not found.alive():
                 raise SandboxGoneError(f"Sandbox {record.id} died.")
-            empty = not any(os.scandir(upper))
+            with os.scandir(upper) as members:
+                empty = next(members, None) is None
             known = {entry.digest for entry in layers.records()} if not empty else set()
             layer = None if empty else layers.add_tree(upper, owner=_owner(os.fstat(upper).st_uid))
         finally:
