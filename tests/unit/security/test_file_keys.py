@@ -7,13 +7,14 @@ import stat
 import threading
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from ropewalk.core.errors import CallerError, DeniedError, IntegrityError, UnavailableError
 from ropewalk.security.drivers import DRIVERS
 from ropewalk.security.drivers.file import FileKeys
 from ropewalk.security.signatures import Verifier, sign_envelope, verify_envelope
-from ropewalk.security.trust import export_trust_root, load_trust_root, parse_trust_root
+from ropewalk.security.trust import TrustRoot, export_trust_root, load_trust_root, parse_trust_root
 
 
 def made(folder: Path, **options: str) -> FileKeys:
@@ -208,3 +209,5 @@ def test_a_restricted_root_never_trusts_more(tmp_path: Path) -> None:
     assert [pair.id for pair in both.pairs] == [pinned.pairs[0].id]
     assert both.pairs[0].end_index == 3
     assert keys.trust_root().restricted_by(pinned) == keys.trust_root()
+    later = [msgspec.structs.replace(pair, from_index=9) for pair in pinned.pairs]
+    assert pinned.restricted_by(TrustRoot(pairs=tuple(later))).pairs[0].from_index == 9
