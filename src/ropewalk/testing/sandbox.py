@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,11 +83,27 @@ async def output(sandbox: Sandbox, command: str) -> str:
     return result.stdout.strip()
 
 
-async def eventually(condition: Callable[[], bool], *, timeout_s: float = 10.0) -> None:
+async def until(condition: Callable[[], Awaitable[bool]], *, timeout_s: float = 20.0) -> None:
     """Waits for a condition that other processes bring about."""
     with anyio.fail_after(timeout_s):
-        while not condition():
+        while not await condition():  # noqa: ASYNC110 (no event can come from another process)
             await anyio.sleep(0.01)
+
+
+async def gone(driver: SandboxDriver) -> bool:
+    """Whether none of its sandboxes runs."""
+    assert isinstance(driver, SupportsReap)
+    return not await driver.records()
+
+
+async def passed(sandbox: Sandbox, number: int) -> bool:
+    """Whether the command that counts in the file `count` is past a number."""
+    return await number_in(sandbox, "count") > number
+
+
+async def number_in(sandbox: Sandbox, path: str) -> int:
+    """What a counting command has reached; -1 before it began."""
+    return int(await sandbox.read(path)) if await sandbox.exists(path) else -1
 
 
 class SandboxConformance:
@@ -131,9 +147,9 @@ class SandboxConformance:
     @pytest.mark.parametrize(
         "fields",
         [
-            {"tenant": ""}, {"tenant": "Acme"}, {"tenant": "../x"}, {"tenant": "a" * 40}, {"image": "0" * 64}, {"image": "../x"},
-            {"layers": ("0" * 64,)}, {"layers": ("..",)}, {"workdir": "work"}, {"workdir": "/a/../b"}, {"hostname": "a b"},
-            {"hostname": ""}, {"memory_bytes": 0}, {"disk_bytes": -1}, {"processes_max": 0}, {"cpus": 0.0},
+            {"tenant": ""}, {"tenant": "Acme"}, {"tenant": "../x"}, {"tenant": "a" * 40}, {"image": "0" * 64},
+            {"image": "../x"}, {"layers": ("0" * 64,)}, {"layers": ("..",)}, {"workdir": "work"},
+            {"workdir": "/a/../b"}, {"hostname": "a b"}, {"hostname": ""}, {"memory_bytes": 0}, {"disk_bytes": -1}, {"processes_max": 0}, {"cpus": 0.0},
             {"cpus": float("nan")}, {"idle_timeout_s": 0.0}, {"env": {"A=B": "c"}}, {"env": {"A": "b\0"}},
             {"env": {"A": "b" * 200_000}},
         ],
@@ -230,10 +246,10 @@ class SandboxConformance:
             writer = await sandbox.start(
                 "n=0; while true; do n=$((n+1)); echo $n > count.new; mv count.new count; done"
             )
-            await eventually_read(sandbox, "count")
+            await until(lambda: passed(sandbox, 0))
             snapshot = await sandbox.snapshot(label="busy")
-            before = int(await sandbox.read("count"))
-            await eventually_more(sandbox, before)
+            before = await number_in(sandbox, "count")
+            await until(lambda: passed(sandbox, before))
             await writer.kill()
             async with await snapshot.fork_one() as child:
                 assert 0 < int(await child.read("count")) <= before + 1
@@ -368,10 +384,8 @@ class SandboxConformance:
         other = world.again()
         record = await other.create(world.spec(lease=Lease.DETACHED, idle_timeout_s=0.3), id=new_id("sandbox"))
         world.close(other)
-        with anyio.fail_after(10):
-            while await world.driver.records():
-                await anyio.sleep(0.02)
         assert isinstance(world.driver, SupportsReap)
+        await until(lambda: gone(world.driver))
         await world.driver.reap()
         with pytest.raises(SandboxGoneError):
             await world.driver.stats(record.id)
@@ -388,18 +402,3 @@ chmod u-s suid; rm -f pipe
 find . /usr/share -printf '%p %y %m %U:%G %n %s %l\\n' | sed 's/^\\(.* d [0-9]* [0-9:]*\\) .*/\\1/' | sort
 stat -c %y kept; cat one two kept
 """
-
-
-async def eventually_read(sandbox: Sandbox, path: str) -> bytes:
-    """The content of a file that a command is about to write."""
-    with anyio.fail_after(10):
-        while not await sandbox.exists(path):
-            await anyio.sleep(0.01)
-    return await sandbox.read(path)
-
-
-async def eventually_more(sandbox: Sandbox, than: int) -> None:
-    """Until the number in `count` has grown."""
-    with anyio.fail_after(10):
-        while int(await sandbox.read("count")) <= than:
-            await anyio.sleep(0.01)

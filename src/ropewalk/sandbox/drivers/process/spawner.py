@@ -178,7 +178,7 @@ class Spawner:
         data = os.read(fd, 4096)
         sandbox.failure += data
         if not data:
-            self.unwatch(fd)
+            self.close_pipe(sandbox, fd)
 
     def on_info(self, sandbox: Sandbox, fd: int) -> None:
         data = os.read(fd, 4096)
@@ -190,24 +190,29 @@ class Spawner:
             sandbox.answer({"event": "started", "pid": sandbox.pid, "init": sandbox.init_pid})
             data = b""
         if not data:
-            self.unwatch(fd)
+            self.close_pipe(sandbox, fd)
 
     def on_stderr(self, sandbox: Sandbox, fd: int) -> None:
         data = os.read(fd, 65536)
         sandbox.stderr = (sandbox.stderr + data)[-_STDERR_KEPT:]
         if not data:
-            self.unwatch(fd)
+            self.close_pipe(sandbox, fd)
+
+    def close_pipe(self, sandbox: Sandbox, fd: int) -> None:
+        """Forgets it in both places: its number will soon be another sandbox's."""
+        sandbox.pipes.pop(fd, None)
+        self.unwatch(fd)
 
     def on_end(self, sandbox: Sandbox) -> None:
         """It is over: keep the last figures, remove its groups, tell the driver."""
         _, status, used = os.wait4(sandbox.pid, 0)
         self.unwatch(sandbox.pidfd)
         self.sandboxes.pop(sandbox.pid, None)
-        for fd, handler in sandbox.pipes.items():
-            if fd in self.handlers:  # the end may be seen before what was written before it
-                with suppress(OSError):
-                    handler()
-                self.unwatch(fd)
+        for fd, handler in list(sandbox.pipes.items()):
+            with suppress(OSError):
+                handler()  # the end may be seen before what was written before it
+            if fd in sandbox.pipes:
+                self.close_pipe(sandbox, fd)
         kill_rest(sandbox)
         end: dict[str, Any] = {"status": os.waitstatus_to_exitcode(status), **cgroups.measure(sandbox.groups)}
         if end["cpu_s"] is None:  # of all that were waited for, up to the sandbox's first process
