@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 from collections.abc import AsyncIterator, Sequence
 
 from ropewalk.core.errors import CallerError
 from ropewalk.core.records import Record
+from ropewalk.machinery.drivers import load, scheme_of
 from ropewalk.orchestration.contract import Fleet, Placement, ResourceRequest
 from ropewalk.orchestration.drivers import DRIVERS
 
@@ -22,12 +22,10 @@ def open_fleet(uri: str = "local:", *, config: Record | None = None) -> Fleet:
     Raises:
         CallerError: an unknown scheme.
     """
-    scheme = uri.partition(":")[0]
-    if scheme not in DRIVERS or uri not in (scheme, f"{scheme}:"):
-        known = ", ".join(f"{name}: ({line})" for name, (_, _, line) in sorted(DRIVERS.items()))
-        raise CallerError(f"No fleet driver answers to {uri!r}.", next_step=f"use one of: {known}.")
-    module, _, name = DRIVERS[scheme][0].partition(":")
-    fleet: Fleet = getattr(importlib.import_module(module), name)(config)
+    driver = load("fleet", DRIVERS, uri)
+    if uri != f"{scheme_of(uri)}:":
+        raise CallerError(f"{uri!r} says more than the fleet driver takes.", next_step=f"write '{scheme_of(uri)}:'.")
+    fleet: Fleet = driver(config)
     return fleet
 
 

@@ -1,11 +1,17 @@
-"""Fleet drivers by URI scheme: module and class, the extra that brings its dependencies, and one line."""
+"""Fleet drivers by URI scheme."""
 
 from __future__ import annotations
 
 from typing import Final
 
-DRIVERS: Final[dict[str, tuple[str, str, str]]] = {
-    "local": ("ropewalk.orchestration.drivers.local:LocalFleet", "", "this machine alone, queued in this process"),
+from ropewalk.machinery.drivers import DriverEntry
+
+DRIVERS: Final = {
+    "local": DriverEntry(
+        target="ropewalk.orchestration.drivers.local:LocalFleet",
+        extra="",
+        summary="this machine alone, queued in this process",
+    ),
 }
 
 __all__ = ["DRIVERS"]

@@ -1,11 +1,17 @@
-"""Blob drivers by URI scheme: module and class, the extra that brings its dependencies, and one line."""
+"""Blob drivers by URI scheme."""
 
 from __future__ import annotations
 
 from typing import Final
 
-DRIVERS: Final[dict[str, tuple[str, str, str]]] = {
-    "file": ("ropewalk.store.drivers.directory:DirectoryBlobs", "", "files in a directory of this machine"),
+from ropewalk.machinery.drivers import DriverEntry
+
+DRIVERS: Final = {
+    "file": DriverEntry(
+        target="ropewalk.store.drivers.directory:DirectoryBlobs",
+        extra="",
+        summary="files in a directory of this machine",
+    ),
 }
 
 __all__ = ["DRIVERS"]
