@@ -52,7 +52,7 @@ class Problem:
         both: tests that pass before and after, the most telling first.
         seconds: test → time on right source.
         fresh: test file that the oracle made (path → content), and its test ids.
-        notes: from the release's own notes; `symbols` stand in where there are none.
+        notes: from the release's own notes.
     """
 
     kind: TaskKind
@@ -72,7 +72,6 @@ class Problem:
     fresh: Mapping[str, bytes] = field(default_factory=dict)
     fresh_tests: tuple[str, ...] = ()
     notes: str = ""
-    symbols: tuple[str, ...] = ()
 
     @cached_property
     def bodies(self) -> BodyKeys:
@@ -210,7 +209,7 @@ class Assembly:
         else:
             prompt = release_prompt(
                 distribution=problem.origin.distribution, before=problem.origin.version_before, notes=problem.notes,
-                symbols=problem.symbols, killers=problem.visible_killers, command=TEST_COMMAND,
+                killers=problem.visible_killers, command=TEST_COMMAND,
             )  # fmt: skip
         return Task(
             name=problem.title, kind=problem.kind, prompt=prompt, image=self._bench.world.image,

@@ -7,7 +7,7 @@ And a task must not hold a fixed function anywhere, under whatever name.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from ropewalk.core.records import digest_bytes
@@ -42,12 +42,17 @@ def parse(source: bytes | str) -> ast.Module | None:
         return None
 
 
-def functions(source: bytes | str | ast.Module) -> dict[str, Body]:
-    """All functions of a module by dotted name; where a name is defined twice, the last one, as Python has it."""
-    tree = source if isinstance(source, ast.Module) else parse(source)
+def functions(source: bytes | str, *, only: Collection[str] | None = None) -> dict[str, Body]:
+    """All functions of a module by dotted name; where a name is defined twice, the last one, as Python has it.
+
+    Args:
+        source: the module; nothing comes out of one that cannot be parsed.
+        only: last parts of the names wanted.
+    """
+    tree = parse(source)
     if tree is None:
         return {}
-    return {name: describe(name, node) for name, node in walk(tree)}
+    return {name: describe(name, node) for name, node in walk(tree) if only is None or node.name in only}
 
 
 def walk(scope: Scope, prefix: str = "") -> Iterator[tuple[str, Function]]:

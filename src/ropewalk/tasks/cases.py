@@ -27,6 +27,8 @@ from ropewalk.tasks.worlds import WORKDIR, import_paths, test_layer_files
 CASES_MAX: Final = 12
 """Kept; more would only cost time at every grading."""
 _TRIED_MAX: Final = 400
+_FUNCTIONS_MAX: Final = 40
+"""Whose calls are recorded."""
 _REPEATS: Final = 3
 _CALL_TIMEOUT_S: Final = 0.5
 _PROBE: Final = "/tmp/ropewalk-cases/case_probe.py"
@@ -42,13 +44,13 @@ async def make_cases(
     Args:
         problem: its visible killers show how the functions are called.
         wrong, right: digests of the layers of the source as it is and as it should become.
-        functions: `path::dotted name`, the most specific first.
+        functions: `path::dotted name`, the most specific first: the changed ones, then others on the way to them.
         seed: decides the variations.
 
     Raises:
         SandboxGoneError, UnavailableError: our side failed.
     """
-    names = [symbol for symbol in functions[:8] if _is_callable_by_name(symbol)]
+    names = [symbol for symbol in dict.fromkeys(functions) if _is_callable_by_name(symbol)][:_FUNCTIONS_MAX]
     if not names:
         return None
     calls = await _record(bench, problem, right, names)

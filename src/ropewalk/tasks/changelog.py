@@ -64,17 +64,30 @@ def release_notes(files: Mapping[str, bytes], before: str, after: str) -> str:
     return ""
 
 
-def mentions(notes: str, names: Iterable[str]) -> str:
-    """The items of release notes that mention one of these names, as text; at most 12 lines.
+def mentions(notes: str, names: Iterable[str], *, words: Iterable[str] = ()) -> str:
+    """The items of release notes that are about these names, as text; at most 12 lines.
 
-    An item is a list entry with its continuation lines, or a paragraph. Names shorter than three letters are ignored.
+    An item is a list entry with its continuation lines, or a paragraph.
+
+    Args:
+        notes: as `release_notes` gives them.
+        names: of functions and classes; one that an item mentions is enough. Shorter than three letters: ignored.
+        words: of tests' names; an item counts that has two of them which no more than two other items have.
     """
     wanted = [re.compile(rf"(?<![\w]){re.escape(name)}(?![\w])") for name in names if len(name) > 2]
+    items = list(_items(notes))
+    common = {word: sum(_has(item, word) for item in items) for word in set(words) if len(word) > 3}
+    rare = [word for word, count in common.items() if 0 < count <= 3]
     kept: list[str] = []
-    for item in _items(notes):
-        if any(pattern.search(item) for pattern in wanted):
+    for item in items:
+        if any(pattern.search(item) for pattern in wanted) or sum(_has(item, word) for word in rare) >= 2:
             kept.extend(_plain(item).splitlines())
     return "\n".join(kept[:_LINES_MAX])[:_CHARACTERS_MAX]
+
+
+def _has(item: str, word: str) -> bool:
+    """Whether an item has a word, in the singular or the plural."""
+    return word.lower().rstrip("s") in item.lower()
 
 
 def _heading(lines: list[str], number: int) -> str | None:

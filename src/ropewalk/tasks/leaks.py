@@ -24,7 +24,7 @@ import msgspec
 
 from ropewalk.core import limits
 from ropewalk.core.records import Record, digest_bytes
-from ropewalk.tasks.bodies import Body, functions
+from ropewalk.tasks.bodies import functions
 from ropewalk.tasks.containers import inner_files
 from ropewalk.tasks.fingerprints import WEIGHT_MIN, Fingerprints, code_marks, plain_lines
 
@@ -35,8 +35,10 @@ _METADATA: Final = re.compile(
 )
 _SEARCH_FOLDER: Final = re.compile(r"(site-packages|dist-packages|python3\.\d+)")
 _INDEX_VERSION: Final = "2"
-_FILE_BYTES_MAX: Final = 16 * limits.MIB
+_FILE_BYTES_MAX: Final = 64 * limits.MIB
 _DEPTH_MAX: Final = 3
+_COMMON: Final = 12
+"""Files of an image that may have a function of some name before that name is of no use for looking things up."""
 _ENCODED, _CONTAINER = "#encoded", "#container"
 
 
@@ -92,9 +94,11 @@ class Scanner:
         root = self._layers.path(digest)
         yield from _path_leaks(root, secrets, None)
         index = self._index(digest, root)
-        keys = {secret.name for secret in secrets.secrets} | {f"#{file}" for file in secrets.files}
-        for path in sorted({path for key in (*keys, _ENCODED, _CONTAINER) for path in index.get(key, ())}):
-            yield from _file_leaks(path, _read(root / path), secrets)
+        names = _telling({secret.name for secret in secrets.secrets}, index)
+        keys = {*names, *(f"#{file}" for file in secrets.files), _ENCODED, _CONTAINER}
+        rare = msgspec.structs.replace(secrets, secrets=tuple(s for s in secrets.secrets if s.name in names))
+        for path in sorted({path for key in keys for path in index.get(key, ())}):
+            yield from _file_leaks(path, _read(root / path), rare, by_name=True)
 
     def _index(self, digest: str, root: Path) -> dict[str, list[str]]:
         if digest in self._indexes:
@@ -120,6 +124,12 @@ def scan_text(text: str, secrets: Fingerprints) -> tuple[Leak, ...]:
         for secret in secrets.secrets
         if secret.text in plain and secret.text.count("\n") >= 1
     )
+
+
+def _telling(names: set[str], index: dict[str, list[str]]) -> set[str]:
+    """Names that few files of an image have; of names that are everywhere (`__init__`) the rarest only."""
+    by_count = sorted(names, key=lambda name: (len(index.get(name, ())), name))
+    return {name for name in by_count if len(index.get(name, ())) <= _COMMON} or set(by_count[:1])
 
 
 def _build_index(root: Path) -> dict[str, list[str]]:
@@ -166,8 +176,14 @@ def _path_leaks(root: Path, secrets: Fingerprints, workdir: str | None) -> Itera
                 yield Leak(kind="installed package", path=path, detail=f"{secrets.distribution} is importable here")
 
 
-def _file_leaks(path: str, content: bytes, secrets: Fingerprints, *, depth: int = 0) -> Iterator[Leak]:
-    """What one file holds, containers and encoded text included."""
+def _file_leaks(
+    path: str, content: bytes, secrets: Fingerprints, *, depth: int = 0, by_name: bool = False
+) -> Iterator[Leak]:
+    """What one file holds, containers and encoded text included.
+
+    Args:
+        by_name: compare only functions that have a secret's name.
+    """
     if len(content) > _FILE_BYTES_MAX:
         yield Leak(kind="unreadable", path=path, detail=f"larger than {_FILE_BYTES_MAX} bytes")
         return
@@ -176,30 +192,33 @@ def _file_leaks(path: str, content: bytes, secrets: Fingerprints, *, depth: int 
     if path.endswith((".pyc", ".pyo")):
         yield from _compiled_leaks(path, content, secrets)
     else:
-        yield from _source_leaks(path, content, secrets)
+        yield from _source_leaks(path, content, secrets, by_name=by_name)
     flat = content.replace(b"\n", b"") if secrets.encoded and _BASE64.search(content) else b""
     if flat and any(chunk in flat for chunk in secrets.encoded):
         yield Leak(kind="encoded", path=path, detail="base64 of the fix or of a held-out test")
     if depth < _DEPTH_MAX:
         for name, inner in inner_files(path, content):
-            yield from _file_leaks(f"{path}!{name}", inner, secrets, depth=depth + 1)
+            yield from _file_leaks(f"{path}!{name}", inner, secrets, depth=depth + 1, by_name=by_name)
 
 
-def _source_leaks(path: str, content: bytes, secrets: Fingerprints) -> Iterator[Leak]:
-    bodies = {body.digest: name for name, body in _bodies(path, content) if body.weight >= WEIGHT_MIN}
-    plain: str | None = None
+def _source_leaks(path: str, content: bytes, secrets: Fingerprints, *, by_name: bool) -> Iterator[Leak]:
+    named = [secret for secret in secrets.secrets if f"def {secret.name}".encode() in content]
+    bodies: dict[str, str] = {}
+    if _is_python(path) and (named or not by_name):
+        only = {secret.name for secret in named} if by_name else None
+        found = functions(content, only=only) if b"def " in content else {}
+        bodies = {body.digest: name for name, body in found.items() if body.weight >= WEIGHT_MIN}
+    plain = plain_lines(content.decode("utf-8", "replace")) if named else ""
     for secret in secrets.secrets:
         if secret.body in bodies:
             yield Leak(kind=secret.kind, path=path, detail=f"{secret.place} as {bodies[secret.body]}")
-        elif f"def {secret.name}".encode() in content and secret.text.count("\n") >= 2:
-            plain = plain if plain is not None else plain_lines(content.decode("utf-8", "replace"))
-            if secret.text in plain:
-                yield Leak(kind=secret.kind, path=path, detail=f"the text of {secret.place}")
+        elif secret in named and secret.text.count("\n") >= 2 and secret.text in plain:
+            yield Leak(kind=secret.kind, path=path, detail=f"the text of {secret.place}")
 
 
-def _bodies(path: str, content: bytes) -> Iterable[tuple[str, Body]]:
-    is_python = path.rpartition("!")[2].endswith((".py", ".pyi", ".pyw")) or "." not in path.rpartition("/")[2]
-    return functions(content).items() if is_python and b"def " in content else ()
+def _is_python(path: str) -> bool:
+    name = path.rpartition("!")[2].rpartition("/")[2]
+    return name.endswith((".py", ".pyi", ".pyw")) or "." not in name
 
 
 def _compiled_leaks(path: str, content: bytes, secrets: Fingerprints) -> Iterator[Leak]:

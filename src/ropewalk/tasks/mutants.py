@@ -156,7 +156,12 @@ class MutantBuilder:
             split = split_killers(killers, keys, may_judge=killers, seed=self._seed)
         except SplitRefused:
             made = await make_cases(
-                self._bench, problem, source, pair.source_after, functions=(function,), seed=self._seed
+                self._bench,
+                problem,
+                source,
+                pair.source_after,
+                functions=(function, *self._near(reached, killers)),
+                seed=self._seed,
             )
             if made is None:
                 return Rejection(
@@ -165,6 +170,10 @@ class MutantBuilder:
             return await self._assembly.admit(made)
         chosen = self._problem(plan, pair, before, name, edit, split.visible, problem.both, reached, split.held_out)
         return await self._assembly.admit(chosen)
+
+    def _near(self, reached: _Reached, killers: tuple[str, ...]) -> tuple[str, ...]:
+        """Other functions that the killers reach."""
+        return tuple(name for name, tests in reached.by_function.items() if not set(killers).isdisjoint(tests))
 
     def _problem(
         self, plan: MutantPlan, pair: Pair, before: dict[str, bytes], name: str, edit: Edit, visible: tuple[str, ...],

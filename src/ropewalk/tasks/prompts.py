@@ -14,7 +14,6 @@ def release_prompt(
     distribution: str,
     before: str,
     notes: str,
-    symbols: Sequence[str],
     killers: Sequence[str],
     command: Sequence[str],
 ) -> str:
@@ -23,7 +22,6 @@ def release_prompt(
     Args:
         distribution, before: the package and the release whose source the policy gets.
         notes: what the next release's own notes say of this change; may be empty.
-        symbols: names of functions that the visible failing tests call, used where there are no notes.
         killers: the visible tests that fail now.
         command: runs tests; node ids are appended.
     """
@@ -33,9 +31,6 @@ def release_prompt(
     ]
     if notes:
         parts.append(f"The project's notes on this change:\n\n{notes}")
-    elif symbols:
-        listed = ", ".join(f"`{name}`" for name in symbols[:6])
-        parts.append(f"The tests call {listed}.")
     return _ending(parts, killers, command)
 
 

@@ -105,39 +105,33 @@ class ReleaseBuilder:
     async def _build_unit(self, work: _PairWork, unit: Unit) -> TaskRecord | Rejection:
         name = f"{work.plan.name} {unit.name}"
         keys = {killer: work.bodies.key(killer) for killer in unit.killers}
-        symbols = list(dict.fromkeys(short_name(symbol) for symbol in unit.symbols))
-        notes = mentions(work.notes, symbols)
-        last: TaskRecord | Rejection | None = None
+        symbols = [name for name in dict.fromkeys(map(short_name, unit.symbols)) if not name.startswith("_")]
+        notes = mentions(work.notes, symbols, words=_words(unit.killers))
+        refused = Rejection(name=name, reason=Reason.UNSPECIFIED, detail="held-out tests reach other changes")
         for seed in (self._seed, self._seed + 1):
             try:
                 split = split_killers(unit.killers, keys, may_judge=work.may_judge, seed=seed)
-            except SplitRefused as refused:
-                if len(set(keys.values())) >= 2 and not work.may_judge.intersection(unit.killers):
-                    return Rejection(name=name, reason=Reason.NOT_GRADABLE, detail=refused.message)
-                return await self._with_cases(work, unit, notes, symbols)
+            except SplitRefused:
+                break
             if not _is_specified(split, unit, work, notes):
-                last = last or Rejection(
-                    name=name, reason=Reason.UNSPECIFIED, detail="held-out tests reach other changes"
-                )
                 continue
-            problem = work.problem(unit, split.visible, split.held_out, notes, symbols)
-            last = await self._assembly.admit(problem)
-            if isinstance(last, TaskRecord) or last.reason not in (Reason.NOT_GRADABLE, Reason.LOW_ENTROPY):
-                return last
-        assert last is not None
-        return last
+            outcome = await self._assembly.admit(work.problem(unit, split.visible, split.held_out, notes))
+            if isinstance(outcome, TaskRecord) or outcome.reason not in (Reason.NOT_GRADABLE, Reason.LOW_ENTROPY):
+                return outcome
+            refused = outcome
+        outcome = await self._with_cases(work, unit, notes)
+        made_none = isinstance(outcome, Rejection) and outcome.reason is Reason.ONE_BODY
+        return refused if made_none and len(set(keys.values())) > 1 else outcome
 
-    async def _with_cases(
-        self, work: _PairWork, unit: Unit, notes: str, symbols: Sequence[str]
-    ) -> TaskRecord | Rejection:
+    async def _with_cases(self, work: _PairWork, unit: Unit, notes: str) -> TaskRecord | Rejection:
         """A unit of one body: its killers are all visible, and the oracle makes the cases that judge."""
-        problem = work.problem(unit, unit.killers, (), notes, symbols)
+        problem = work.problem(unit, unit.killers, (), notes)
         made = await make_cases(
             self._bench,
             problem,
             work.pair.source_before,
             work.pair.source_after,
-            functions=unit.symbols,
+            functions=(*unit.symbols, *(place for test in unit.killers for place in work.reached.get(test, ()))),
             seed=self._seed,
         )
         if made is None:
@@ -167,9 +161,7 @@ class _PairWork:
         self.reached, self.changed, self.notes = reached, changed, notes
         self.may_judge, self.units = may_judge, units
 
-    def problem(
-        self, unit: Unit, visible: tuple[str, ...], held_out: tuple[str, ...], notes: str, symbols: Sequence[str]
-    ) -> Problem:
+    def problem(self, unit: Unit, visible: tuple[str, ...], held_out: tuple[str, ...], notes: str) -> Problem:
         """The unit as a problem; tests that reach what it is about come first among those that still pass."""
         about = set(unit.symbols)
         modules = {killer.partition("::")[0] for killer in unit.killers}
@@ -178,14 +170,13 @@ class _PairWork:
         others = tuple(killer for killer in self.found.killers if killer not in unit.killers)
         return _problem(
             self.plan, self.pair, self.found, name=unit.name, level=unit.level, visible=visible, held_out=held_out,
-            hidden=(*others, *self.found.dropped), both=tuple(near), notes=notes, symbols=tuple(symbols),
+            hidden=(*others, *self.found.dropped), both=tuple(near), notes=notes,
         )  # fmt: skip
 
 
 def _problem(
     plan: PairPlan, pair: Pair, found: Killers, *, name: str, level: str, visible: tuple[str, ...],
     held_out: tuple[str, ...], hidden: tuple[str, ...] = (), both: tuple[str, ...] = (), notes: str = "",
-    symbols: tuple[str, ...] = (),
 ) -> Problem:  # fmt: skip
     origin = TaskOrigin(
         commit=plan.after.commit, distribution=plan.after.distribution, version_before=plan.before.version,
@@ -194,7 +185,7 @@ def _problem(
     return Problem(
         kind=TaskKind.RELEASE, name=name, level=level, tree=pair.before, after_tree=pair.after,
         before=pair.before.editable_files, after=pair.after.editable_files, tests=pair.tests, visible_killers=visible,
-        held_out=held_out, origin=origin, hidden=hidden, both=both, seconds=found.seconds, notes=notes, symbols=symbols,
+        held_out=held_out, origin=origin, hidden=hidden, both=both, seconds=found.seconds, notes=notes,
     )  # fmt: skip
 
 
@@ -209,6 +200,12 @@ def _is_specified(split: Split, unit: Unit, work: _PairWork, notes: str) -> bool
         if not touched & seen and not any(mentions(notes, [short_name(symbol)]) for symbol in touched):
             return False
     return True
+
+
+def _words(killers: Sequence[str]) -> set[str]:
+    """Words out of the names of tests, which often say what changed."""
+    names = (killer.partition("[")[0].rpartition("::")[2] for killer in killers)
+    return {word for name in names for word in name.removeprefix("test").split("_") if word}
 
 
 def _reason(found: Killers) -> Reason:
