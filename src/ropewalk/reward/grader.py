@@ -20,7 +20,7 @@ from ropewalk.reward.build import suite_plan
 from ropewalk.reward.bundle import Bundle, apply, write_files
 from ropewalk.reward.globs import matches_any
 from ropewalk.reward.judge import Judgement, judge
-from ropewalk.reward.spec import GraderSpec
+from ropewalk.reward.spec import GraderLimits, GraderSpec
 from ropewalk.reward.suite import SuiteRecord, SuiteRunner
 from ropewalk.reward.values.expected import ExpectedRecord
 from ropewalk.reward.verdict import Verdict, VerdictStatus
@@ -28,6 +28,7 @@ from ropewalk.sandbox.contract import SandboxGoneError, SandboxSpec, SandboxStat
 from ropewalk.store.contract import Blobs
 
 _CLOSE_TIMEOUT_S = 10.0
+_PROCESSES_MAX = 64
 R = TypeVar("R", bound=Record)
 
 
@@ -62,6 +63,12 @@ class _Usage:
         """One run of the tests."""
         self.cpu_s += max(record.cpu_s, (stats.cpu_s or 0.0) if stats else 0.0)
         self.memory_bytes_peak = max(self.memory_bytes_peak, (stats.memory_bytes_peak or 0) if stats else 0)
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    judgement: Judgement
+    record: SuiteRecord | None = None
 
 
 class Grader:
@@ -174,21 +181,19 @@ class Grader:
         judgement = Judgement(None, "infra_error")
         for _ in range(hidden.spec.limits.attempts_max):
             usage.attempts += 1
-            if judgement.cause == "starved":
-                judgement = await self._beside_control(hidden, bundle, usage)
-            else:
-                judgement = await self._attempt(hidden, bundle, usage)
+            run = self._beside_control if judgement.cause == "starved" else self._attempt
+            judgement = (await run(hidden, bundle, usage)).judgement
             if judgement.score is not None:
                 break
         return judgement
 
-    async def _beside_control(self, hidden: _Hidden, bundle: Bundle | None, usage: _Usage) -> Judgement:
+    async def _beside_control(self, hidden: _Hidden, bundle: Bundle | None, usage: _Usage) -> _Attempt:
         """Once more, with the untouched source graded at the same time.
 
         A candidate can make its own processes wait for each other and so look starved. The machine is to blame only
-        if it does not let the control run either.
+        if it gives the control too little as well.
         """
-        found: dict[str, Judgement] = {}
+        found: dict[str, _Attempt] = {}
 
         async def attempt(name: str, what: Bundle | None) -> None:
             found[name] = await self._attempt(hidden, what, usage)
@@ -196,11 +201,13 @@ class Grader:
         async with anyio.create_task_group() as group:
             group.start_soon(attempt, "candidate", bundle)
             group.start_soon(attempt, "control", None)
-        if found["candidate"].cause == "starved" and found["control"].termination is Termination.FINISHED:
-            return Judgement(0.0, "candidate_timeout", "a control ran at ease beside it", {}, Termination.TIMEOUT)
-        return found["candidate"]
+        candidate, control = found["candidate"], found["control"]
+        if candidate.judgement.cause == "starved" and _at_ease(control, hidden.spec.limits):
+            detail = "a control ran at ease beside it"
+            return _Attempt(Judgement(0.0, "candidate_timeout", detail, {}, Termination.TIMEOUT))
+        return candidate
 
-    async def _attempt(self, hidden: _Hidden, bundle: Bundle | None, usage: _Usage) -> Judgement:
+    async def _attempt(self, hidden: _Hidden, bundle: Bundle | None, usage: _Usage) -> _Attempt:
         try:
             box = await self._boxes.create(_sandbox_spec(hidden.spec, self._tenant))
             try:
@@ -210,12 +217,12 @@ class Grader:
                     await box.close()
         except SandboxGoneError as error:
             if error.termination is Termination.OUT_OF_MEMORY:
-                return Judgement(0.0, "candidate_out_of_memory", "", {}, Termination.OUT_OF_MEMORY)
-            return Judgement(None, "sandbox_lost", error.message, {}, error.termination)
+                return _Attempt(Judgement(0.0, "candidate_out_of_memory", "", {}, error.termination))
+            return _Attempt(Judgement(None, "sandbox_lost", error.message, {}, error.termination))
         except UnavailableError as error:
-            return Judgement(None, "infra_error", error.message, {}, Termination.INFRASTRUCTURE)
+            return _Attempt(Judgement(None, "infra_error", error.message, {}, Termination.INFRASTRUCTURE))
         usage.add(record, stats)
-        return judge(record, hidden.expected, hidden.spec.limits, stats)
+        return _Attempt(judge(record, hidden.expected, hidden.spec.limits, stats), record)
 
     async def _run(self, box: Box, hidden: _Hidden, bundle: Bundle | None) -> tuple[SuiteRecord, SandboxStats | None]:
         spec = hidden.spec
@@ -237,7 +244,18 @@ def _sandbox_spec(spec: GraderSpec, tenant: str) -> SandboxSpec:
         layers=spec.layers,
         workdir=spec.workdir,
         memory_bytes=spec.limits.memory_bytes,
+        processes_max=_PROCESSES_MAX,
         labels={"purpose": "grading"},
+    )
+
+
+def _at_ease(control: _Attempt, bounds: GraderLimits) -> bool:
+    """Whether a machine that gave everybody as much as the control would have let all CPU time be used in time."""
+    record = control.record
+    return (
+        record is not None
+        and record.termination is Termination.FINISHED
+        and record.duration_s * bounds.cpu_s <= bounds.wall_s * record.cpu_s
     )
 
 
