@@ -8,9 +8,9 @@ from typing import Any, Final
 from ropewalk.provenance.trace import Trace, TracedStatement, TraceNode
 
 _SHOWN: Final[dict[str, tuple[str, ...]]] = {
-    "ingest": ("name", "source", "bytes"),
+    "ingest": ("name", "source"),
     "commit": ("message",),
-    "derive": ("what", "how"),
+    "derive": ("source", "tests", "operator"),
     "admit": ("name", "kind"),
     "snapshot": ("driver",),
     "episode": ("policy", "steps", "termination"),
@@ -19,6 +19,8 @@ _SHOWN: Final[dict[str, tuple[str, ...]]] = {
 }
 """Facts worth a place in the tree, by activity."""
 _ORDER: Final = ("verdict", "episode", "bundle", "snapshot", "task", "commit", "raw")
+_FOLDED: Final = frozenset({"commit", "bundle"})
+"""Not unfolded below others: a commit holds the whole lake, a bundle comes from the episode beside it."""
 LINE_MAX: Final = 150
 
 
@@ -27,13 +29,31 @@ def chain_lines(trace: Trace) -> list[str]:
     nodes = {node.sha256: node for node in trace.nodes}
     lines = list(_tree(nodes, trace.subject, set(), "", ""))
     lines += ["", "Sources:"]
-    lines += [line for node in trace.sources for line in source_lines(node)] or ["  none"]
+    lines += [line for node in sources_of(trace) for line in source_lines(node)] or ["  none"]
     statements = {statement.digest for node in trace.nodes for statement in node.made_by}
     signers = {statement.signed_by for node in trace.nodes for statement in node.made_by}
     lines += ["", f"{len(statements)} statements, every signature checked; signed by {', '.join(sorted(signers))}."]
     lines.append("The chain is complete." if trace.complete else "The chain is not complete:")
     lines += [f"  {problem}" for problem in trace.problems]
     return lines
+
+
+def sources_of(trace: Trace) -> tuple[TraceNode, ...]:
+    """The raw files that the thing was made from.
+
+    A commit holds the whole lake, so what is reached through commits alone is left out, unless that is all there is.
+    """
+    nodes = {node.sha256: node for node in trace.nodes}
+    reached, waiting = {trace.subject}, [trace.subject]
+    while waiting:
+        node = nodes.get(waiting.pop())
+        if node is None or (node.kind == "commit" and node.sha256 != trace.subject):
+            continue
+        fresh = [each for each in node.inputs if each not in reached]
+        reached.update(fresh)
+        waiting += fresh
+    own = tuple(node for node in trace.sources if node.sha256 in reached)
+    return own or trace.sources
 
 
 def source_lines(node: TraceNode) -> Iterator[str]:
@@ -55,8 +75,11 @@ def _tree(nodes: dict[str, TraceNode], sha256: str, seen: set[str], lead: str, b
     if node is None:
         return
     repeated = sha256 in seen and bool(node.inputs)
-    yield _cut(f"{lead}{branch}{_line(node)}{'  (see above)' if repeated else ''}")
-    if repeated:
+    note = "  (see above)" if repeated else ""
+    if branch and node.kind == "commit":
+        note = f"  (a lake of {len(node.inputs)} files)"
+    yield _cut(f"{lead}{branch}{_line(node)}{note}")
+    if repeated or (branch and node.kind in _FOLDED):
         return
     seen.add(sha256)
     below = lead + {"": "", "├─ ": "│  ", "└─ ": "   "}[branch]
@@ -68,7 +91,9 @@ def _tree(nodes: dict[str, TraceNode], sha256: str, seen: set[str], lead: str, b
 def _line(node: TraceNode) -> str:
     if not node.made_by:
         return f"{node.name}  (given)"
-    made = node.made_by[-1]
+    made = node.made_by[0]
+    if node.kind == "bundle":
+        return f"{node.name}  handed in"
     return f"{node.name}  {_facts(made)}  [{made.activity} #{made.index}, {made.ended[:19]}Z]"
 
 

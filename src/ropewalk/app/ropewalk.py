@@ -30,7 +30,7 @@ from ropewalk.reward.verdict import Reward
 from ropewalk.rollout import events
 from ropewalk.rollout.begin import begin_run, load_run
 from ropewalk.rollout.plan import Plan
-from ropewalk.rollout.plan_file import load_plan
+from ropewalk.rollout.plan_file import load_plan, plan_from_settings
 from ropewalk.rollout.policies.registry import make_policies
 from ropewalk.rollout.ports import World
 from ropewalk.sandbox.images import ImageStore
@@ -68,11 +68,17 @@ class Ropewalk:
         with Custody.open(profile, state=state) as custody:
             machines = Machines(custody, driver=driver)
             await machines.sandboxes.reap()
-            async with anyio.create_task_group() as group:
-                try:
-                    yield cls(custody, machines, group)
-                finally:
-                    group.cancel_scope.cancel()
+            try:
+                async with anyio.create_task_group() as group:
+                    try:
+                        yield cls(custody, machines, group)
+                    finally:
+                        group.cancel_scope.cancel()
+            except BaseExceptionGroup as several:
+                # Runs keep their errors to themselves, so what comes out here is what the block raised.
+                if len(several.exceptions) == 1:
+                    raise several.exceptions[0] from None
+                raise
 
     @property
     def profile(self) -> Profile:
@@ -145,7 +151,7 @@ class Ropewalk:
             CallerError: the plan or a task does not fit.
             DeniedError: the profile does not allow an endpoint or source of the plan.
         """
-        made = (plan if isinstance(plan, Plan) else load_plan(Path(plan))).check()
+        made = plan_from_settings({}, base=plan) if isinstance(plan, Plan) else load_plan(Path(plan))
         self._check_endpoints(made)
         chosen = list(tasks) or await self.tasks_of(made)
         run = begin_run(self.world, self.custody.journal, made, chosen, run=run_id)

@@ -184,7 +184,7 @@ def _welcome(record: EpisodeRecord, task: Task, step: int, how: str) -> None:
 def _head(record: EpisodeRecord, task: Task) -> None:
     say(record.id, style="bold")
     say(f"task    {task.name}  ({task.id})")
-    say(f"policy  {record.policy}, attempt {record.index} of its group, seed {record.seed}")
+    say(f"policy  {record.policy}, number {record.index} of its group, seed {record.seed}")
     ended = f"{record.termination}{', truncated' if record.truncated else ''}"
     say(f"ended   {ended}{f': {record.detail}' if record.detail else ''}, {record.ended_s - record.started_s:.1f} s")
     say()

@@ -22,12 +22,12 @@ def trace(subject: str, *, json: bool = False, place: Place = HERE) -> int:
         subject: A reward's id; or that of a verdict, an episode, a task, a commit; or a sha256.
         json: Print JSON.
     """
-    from ropewalk.app.chain import chain_lines
+    from ropewalk.app.chain import chain_lines, sources_of
 
     with custody(place) as kept:
         found = kept.trace(subject if ":" in subject or len(subject) == 64 else f"reward:{subject}")
     if json:
-        print_json({"complete": found.complete, "sources": list(found.sources), "trace": found})
+        print_json({"complete": found.complete, "sources": list(sources_of(found)), "trace": found})
     else:
         for line in chain_lines(found):
             say(line)

@@ -1,0 +1,96 @@
+"""A run's summary, findings and report, out of what the run left."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from ropewalk.app.chain import chain_lines
+from ropewalk.app.costs import cost_bars, cost_lines, cost_of_run
+from ropewalk.app.custody import Custody
+from ropewalk.app.report import ReportInput, render_report
+from ropewalk.core.errors import RopewalkError, UnavailableError
+from ropewalk.provenance.verify import Anchors
+from ropewalk.rollout.diagnose import diagnose
+from ropewalk.rollout.findings import Finding
+from ropewalk.rollout.results import RunResults, load_results
+from ropewalk.rollout.summarise import summary_of as summarise
+from ropewalk.rollout.summary import RunSummary
+
+CHAINS_MAX = 300
+"""Rewards whose whole chain stands in the report; the others name the command that prints it."""
+
+
+def results_of(custody: Custody, run: str) -> RunResults:
+    """Everything about a run, as far as it is."""
+    return load_results(custody.journal, custody.blobs, run)
+
+
+def summary_of(custody: Custody, run: str) -> RunSummary:
+    """The run as the tables and the report show it.
+
+    Raises:
+        CallerError: no such run.
+    """
+    return summarise(results_of(custody, run))
+
+
+def findings_of(custody: Custody, run: str) -> tuple[Finding, ...]:
+    """Why the reward is as it is."""
+    return tuple(diagnose(results_of(custody, run)))
+
+
+def report_of(custody: Custody, run: str, *, anchors: Anchors | None = None, price_file: Path | None = None,
+              prices: tuple[str, ...] = ()) -> ReportInput:  # fmt: skip
+    """All that a run's report shows.
+
+    Args:
+        custody: where the run lies.
+        run: its id.
+        anchors: what was kept outside, for the line on verification.
+        price_file: replaces the plan's.
+        prices: `key=value` pairs over both.
+    """
+    loaded = results_of(custody, run)
+    summary = summarise(loaded)
+    cost = cost_of_run(summary, loaded.plan.price, file=price_file, over=prices)
+    rewards = [line.reward for line in summary.episodes if line.reward]
+    return ReportInput(
+        summary=summary,
+        findings=tuple(diagnose(loaded)),
+        chains={reward: "\n".join(chain_lines(custody.trace(reward))) for reward in rewards[:CHAINS_MAX]},
+        cost=cost_lines(cost),
+        cost_bars=cost_bars(cost),
+        verification=verification_line(custody, run, anchors or Anchors()),
+        made_s=time.time(),
+    )
+
+
+def write_report(custody: Custody, run: str, path: Path | None = None, *, anchors: Anchors | None = None,
+                 price_file: Path | None = None, prices: tuple[str, ...] = ()) -> Path:  # fmt: skip
+    """Writes the HTML report and returns where it is: by default in the run's folder.
+
+    Raises:
+        UnavailableError: it cannot be written there.
+    """
+    target = path or custody.layout.runs / run.partition(":")[2] / "report.html"
+    html = render_report(report_of(custody, run, anchors=anchors, price_file=price_file, prices=prices))
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(html, encoding="utf-8")
+    except OSError as error:
+        raise UnavailableError(
+            f"The report cannot be written to {target}: {error.strerror or error}.", next_step="name another --report."
+        ) from error
+    return target
+
+
+def verification_line(custody: Custody, run: str, anchors: Anchors) -> str:
+    """What `verify` says, in a few words."""
+    try:
+        found = custody.verify_run(run, anchors)
+    except RopewalkError as error:
+        return f"not verified: {error.message}"
+    if found.findings:
+        return f"failed: {found.findings[0].message}"
+    return f"{found.status}: {found.statements} statements, {found.blobs} stored things"

@@ -1,0 +1,46 @@
+"""`ropewalk diagnose`: why is the reward flat?"""
+
+from __future__ import annotations
+
+from ropewalk.cli.apps import HERE, Place, verb
+from ropewalk.cli.output import print_json, print_table, say
+from ropewalk.cli.run_view import print_findings
+from ropewalk.cli.session import custody, named
+
+app = verb("diagnose", examples=["ropewalk diagnose run:01JDY…", "ropewalk diagnose --json"])
+
+
+@app.default
+def diagnose(run: str | None = None, *, json: bool = False, place: Place = HERE) -> int:
+    """Says why the reward is as it is: groups without advantage, truncations, failures of ours, time per stage.
+
+    Args:
+        run: Its id. Default: the newest.
+        json: Print JSON.
+    """
+    from ropewalk.app.records import newest_run
+    from ropewalk.app.reporting import findings_of, summary_of
+
+    with custody(place) as kept:
+        chosen = named(run, "run") if run else newest_run(kept.journal)
+        found = findings_of(kept, chosen)
+        summary = summary_of(kept, chosen)
+    if json:
+        print_json({"run": chosen, "findings": list(found), "time_s": summary.time_s})
+        return 0
+    print_findings(found)
+    say()
+    total = sum(summary.time_s.values()) or 1.0
+    print_table(
+        ("stage", ">seconds", ">share"),
+        (
+            (name, f"{value:.1f}", f"{value / total:.0%}")
+            for name, value in sorted(summary.time_s.items(), key=_largest)
+        ),
+        empty="",
+    )
+    return 0
+
+
+def _largest(item: tuple[str, float]) -> float:
+    return -item[1]

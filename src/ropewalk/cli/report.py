@@ -1,0 +1,63 @@
+"""`ropewalk report`: a run's report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from ropewalk.cli.apps import HERE, Place, verb
+from ropewalk.cli.output import print_json, say
+from ropewalk.cli.run_view import print_catalogue, print_summary
+from ropewalk.cli.session import custody, named
+
+app = verb(
+    "report",
+    examples=[
+        "ropewalk report run:01JDY…",
+        "ropewalk report run:01JDY… --html report.html --anchor /mnt/usb",
+        "ropewalk report run:01JDY… --set utilisation=0.3 --set capex_usd=20000",
+    ],
+)
+
+
+@app.default
+def report(
+    run: str | None = None,
+    *,
+    html: Path | None = None,
+    prices: Path | None = None,
+    set: Annotated[list[str] | None, Parameter(name="--set")] = None,
+    anchor: Path | None = None,
+    json: bool = False,
+    place: Place = HERE,
+) -> int:
+    """Prints a run's table and writes its HTML report, one file that needs nothing else.
+
+    Args:
+        run: Its id. Default: the newest.
+        html: Where to write the HTML file. Default: in the run's folder.
+        prices: Price file, instead of the plan's.
+        set: A single price as key=value; may be repeated.
+        anchor: Folder with pinned keys and checkpoint.
+        json: Print the summary as JSON.
+    """
+    from ropewalk.app.custody import anchors_in
+    from ropewalk.app.records import newest_run
+    from ropewalk.app.reporting import summary_of, write_report
+
+    with custody(place) as kept:
+        chosen = named(run, "run") if run else newest_run(kept.journal)
+        summary = summary_of(kept, chosen)
+        anchors = anchors_in(anchor) if anchor else None
+        path = write_report(kept, chosen, html, anchors=anchors, price_file=prices, prices=tuple(set or ()))
+    if json:
+        print_json(summary)
+        return 0
+    print_summary(summary)
+    say()
+    print_catalogue(summary)
+    say()
+    say(f"Report: {path}")
+    return 0
