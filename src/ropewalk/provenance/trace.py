@@ -12,6 +12,9 @@ from ropewalk.provenance.log import Log
 from ropewalk.provenance.statement import Activity, Link
 from ropewalk.security.signatures import Verifier, verify_envelope
 
+_Statements = dict[int, tuple[Statement, str]]
+"""By log index: what it says, and the id of the key pair that signed it."""
+
 
 class TracedStatement(Record):
     """A statement that made a thing."""
@@ -88,8 +91,9 @@ def trace(subject_sha256: str, *, log: Log, lineage: Lineage) -> Trace:
         raise IntegrityError("The lineage index disagrees with the log.", next_step="rebuild the index.")
     nodes = _walk(subject_sha256, statements, makers)
     plain = {index: statement for index, (statement, _) in statements.items()}
-    problems = [problem for index, statement in plain.items() for problem in gaps(index, statement, makers, plain)]
-    if not any(statement.activity is Activity.INGEST for statement in plain.values()):
+    reached = sorted({made.index for node in nodes for made in node.made_by})
+    problems = [problem for index in reached for problem in gaps(index, plain[index], makers, plain)]
+    if not any(plain[index].activity is Activity.INGEST for index in reached):
         problems.append("the chain reaches no raw file")
     return Trace(
         subject=subject_sha256,
@@ -129,9 +133,9 @@ def taint(sha256: str, *, log: Log, lineage: Lineage) -> Taint:
     )
 
 
-def _load(log: Log, indexes: tuple[int, ...]) -> dict[int, tuple[Statement, str]]:
+def _load(log: Log, indexes: tuple[int, ...]) -> _Statements:
     verifier = Verifier(log.keys.trust_root())
-    loaded: dict[int, tuple[Statement, str]] = {}
+    loaded: _Statements = {}
     for index, entry in log.entries_at(indexes):
         verified = verify_envelope(entry, verifier, index=index)
         try:
@@ -141,24 +145,38 @@ def _load(log: Log, indexes: tuple[int, ...]) -> dict[int, tuple[Statement, str]
     return loaded
 
 
-def _walk(subject: str, statements: dict[int, tuple[Statement, str]], makers: dict[str, list[int]]) -> list[TraceNode]:
-    name = next(s.name for s in statements[makers[subject][0]][0].subjects if s.sha256 == subject)
-    nodes: dict[str, TraceNode] = {}
-    level = [Link(name=name, sha256=subject)]
-    depth = 0
+def _walk(subject: str, statements: _Statements, makers: dict[str, list[int]]) -> list[TraceNode]:
+    first = statements[makers[subject][0]][0]
+    links = {link.sha256: link for link in first.subjects if link.sha256 == subject}
+    depths, made_by = {subject: 0}, {subject: dict.fromkeys(makers[subject])}
+    level = [(0, index) for index in makers[subject]]
+    followed: set[int] = set()
     while level:
-        following: dict[str, Link] = {}
-        for link in level:
-            made_by = makers.get(link.sha256, [])
-            nodes[link.sha256] = _node(link, depth, made_by, statements)
-            for index in made_by:
-                following.update({made_from.sha256: made_from for made_from in statements[index][0].inputs})
-        level = [link for digest, link in following.items() if digest not in nodes]
-        depth += 1
-    return list(nodes.values())
+        following = []
+        for depth, index in level:
+            if index in followed:
+                continue
+            followed.add(index)
+            for link in statements[index][0].inputs:
+                links.setdefault(link.sha256, link)
+                depths.setdefault(link.sha256, depth + 1)
+                chosen = _makers_meant(statements[index][0], link, statements, makers)
+                made_by.setdefault(link.sha256, {}).update(dict.fromkeys(chosen))
+                following += [(depth + 1, maker) for maker in chosen]
+        level = following
+    return [_node(link, depths[digest], sorted(made_by[digest]), statements) for digest, link in links.items()]
 
 
-def _node(link: Link, depth: int, made_by: list[int], statements: dict[int, tuple[Statement, str]]) -> TraceNode:
+def _makers_meant(user: Statement, link: Link, statements: _Statements, makers: dict[str, list[int]]) -> list[int]:
+    """Equal bytes can be made several times: two episodes hand in the same bundle. Where a statement uses something
+    else from one of the makers too (the episode itself), that maker is the one it means; else all of them are."""
+    made_by = makers.get(link.sha256, [])
+    used = {other.sha256 for other in user.inputs if other.sha256 != link.sha256}
+    meant = [index for index in made_by if used & {other.sha256 for other in statements[index][0].subjects}]
+    return meant or made_by
+
+
+def _node(link: Link, depth: int, made_by: list[int], statements: _Statements) -> TraceNode:
     inputs = dict.fromkeys(made_from.sha256 for index in made_by for made_from in statements[index][0].inputs)
     return TraceNode(
         sha256=link.sha256,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 from tests.unit.provenance.world import World, draft, graded, link, roots
 
@@ -11,7 +12,7 @@ from ropewalk.core.errors import CallerError, IntegrityError
 from ropewalk.core.records import to_plain
 from ropewalk.provenance.lineage import MemoryLineage
 from ropewalk.provenance.log import revoke_keys
-from ropewalk.provenance.statement import Activity
+from ropewalk.provenance.statement import Activity, StatementDraft
 from ropewalk.provenance.trace import Trace, taint, trace
 
 
@@ -127,3 +128,21 @@ def test_a_trace_does_not_believe_revoked_keys_or_the_index(world: World) -> Non
     revoke_keys(world.log, world.keys.active().pair.id, reason="stolen", from_index=0)
     with pytest.raises(IntegrityError, match="stolen"):
         traced(world, "reward:1")
+
+
+def test_another_episode_with_equal_results_is_not_part_of_the_chain(world: World) -> None:
+    def played(number: int) -> tuple[StatementDraft, ...]:
+        episode, verdict, reward = graded(number)
+        return (
+            msgspec.structs.replace(episode, subjects=(*episode.subjects, link("bundle:same"))),
+            msgspec.structs.replace(verdict, inputs=(*verdict.inputs, link("bundle:same"))),
+            reward,
+        )
+
+    world.recorder.record((*roots(), *played(0), *played(1)))
+    names = [node.name for node in traced(world, "reward:1").nodes]
+    assert "bundle:same" in names
+    assert "episode:1" in names
+    assert "episode:0" not in names
+    bundle = trace(link("bundle:same").sha256, log=world.log, lineage=world.index)
+    assert [made.index for made in bundle.nodes[0].made_by] == [4, 7]
