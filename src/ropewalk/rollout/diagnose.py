@@ -1,0 +1,313 @@
+"""Why is the reward flat? Findings about a run, each with its numbers and a next step."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from ropewalk.core.outcomes import Termination
+from ropewalk.interface.episode import EpisodeRecord
+from ropewalk.rollout.findings import SUBJECTS_MAX, Finding, FindingKind, Severity
+from ropewalk.rollout.journal import JournalReads
+from ropewalk.rollout.results import CONTROLS, Result, RunResults, load_results
+from ropewalk.rollout.summarise import PASS, summary_of
+from ropewalk.store.contract import Blobs
+
+TRUNCATED_SHARE = 0.25
+NEVER_CHANGED_SHARE = 0.25
+CAUSE_SHARE = 0.5
+STAGE_SHARE = 0.6
+FAILURE_FACTOR = 3.0
+"""A policy whose attempts fail this many times as often as all others' may be making them fail."""
+TRIALS_MIN = 4
+"""Below, a task's pass rate says too little to call it easy or hard."""
+
+_ADVICE = {
+    "value_mismatch": "read one with `ropewalk episode diff`: the files run, and give other values than the fix.",
+    "incomplete_record": "the held-out tests did not run to their end: see `ropewalk episode show` for crashes.",
+    "candidate_timeout": "the handed-in code is too slow or hangs: see `ropewalk episode diff`.",
+    "candidate_out_of_memory": "the handed-in code eats its memory: see `ropewalk episode diff`.",
+    "bundle_refused": "files were handed in that may not be: tell the policy which files are editable.",
+    "no_bundle": "episodes ended without a sandbox to take files from: look at their terminations.",
+}
+_INFRASTRUCTURE = {
+    "sandbox_lost": "see `ropewalk doctor` for memory and limits; lower run.concurrency.",
+    "endpoint_unreachable": "check policy.openai.base_url and that the model server runs.",
+    "endpoint_overloaded": "lower policy.openai.concurrency.",
+    "endpoint_garbage": "ask the endpoint with curl: its answers are no chat completions.",
+    "endpoint_refused": "check the model's name and the key's reference.",
+    "cost_cap": "raise policy.openai.cost_usd_max, then resume a new run.",
+    "policy_crashed": "read the log: the policy itself raised.",
+    "starved": "lower run.concurrency: the machine gives gradings too little CPU.",
+}
+
+
+def diagnose(journal: JournalReads, blobs: Blobs, run: str) -> tuple[Finding, ...]:
+    """Findings about a run, worst first; one `healthy` note where there is nothing to find.
+
+    Raises:
+        CallerError: no such run.
+        IntegrityError: a stored record is damaged.
+    """
+    return findings_of(load_results(journal, blobs, run))
+
+
+def findings_of(loaded: RunResults) -> tuple[Finding, ...]:
+    """Like `diagnose`, of results that are loaded already."""
+    checks: tuple[Callable[[RunResults], Iterator[Finding]], ...] = (
+        _controls, _no_advantage, _unscored, _failures, _refused, _causes, _overfitted, _never_changed, _truncated,
+        _difficulty, _slow_stage,
+    )  # fmt: skip
+    found = [finding for check in checks for finding in check(loaded)]
+    order = list(Severity)
+    found.sort(key=lambda finding: order.index(finding.severity))
+    if not any(finding.severity is not Severity.NOTE for finding in found):
+        found.insert(
+            0,
+            Finding(
+                kind=FindingKind.HEALTHY,
+                severity=Severity.NOTE,
+                title="Nothing is wrong with this run's rewards.",
+                next_step="export it: `ropewalk export`.",
+            ),
+        )
+    return tuple(found)
+
+
+def _controls(loaded: RunResults) -> Iterator[Finding]:
+    oracle = [r for r in loaded.results if r.row.policy == "oracle" and _value(r) is not None and not _passed(r)]
+    if oracle:
+        yield _finding(
+            FindingKind.ORACLE_FAILS, Severity.ERROR, _tasks_of(oracle),
+            f"The right answer is not paid on {len(set(_tasks_of(oracle)))} tasks: no policy can learn from them.",
+            "drop them from the plan, and build them anew: task or grader is broken.",
+        )  # fmt: skip
+    noop = [r for r in loaded.results if r.row.policy == "noop" and _passed(r)]
+    if noop:
+        yield _finding(
+            FindingKind.NOOP_PAID, Severity.ERROR, _tasks_of(noop),
+            f"Doing nothing is paid on {len(set(_tasks_of(noop)))} tasks.",
+            "drop them from the plan: their held-out tests pass without the fix.",
+        )  # fmt: skip
+
+
+def _no_advantage(loaded: RunResults) -> Iterator[Finding]:
+    groups = [group for group in loaded.groups if group.policy not in CONTROLS]
+    values = {group.id: [_value(r) for r in loaded.of_group(group.id) if r.reward] for group in groups}
+    scored = {id: [v for v in vs if v is not None] for id, vs in values.items()}
+    judged = [id for id, vs in scored.items() if len(vs) > 1]
+    flat = [id for id in judged if len(set(scored[id])) == 1]
+    if not flat:
+        return
+    zero = [id for id in flat if scored[id][0] < PASS]
+    every = len(flat) == len(judged)
+    title = (
+        f"{'All' if every else len(flat)} of {len(judged)} groups have equal rewards throughout, so a group-relative "
+        f"trainer gets no gradient from them: {len(zero)} all unpaid, {len(flat) - len(zero)} all paid."
+    )
+    if len(zero) * 2 >= len(flat):
+        step = "give the policy more: raise run.steps or run.group, or choose easier tasks."
+    else:
+        step = "choose harder tasks: `ropewalk catalogue` names the saturated ones."
+    severity = Severity.ERROR if every else Severity.WARNING
+    yield _finding(
+        FindingKind.NO_ADVANTAGE, severity, flat, title, step,
+        numbers={"groups": len(judged), "flat": len(flat), "all_unpaid": len(zero)},
+    )  # fmt: skip
+
+
+def _unscored(loaded: RunResults) -> Iterator[Finding]:
+    unscored = [r for r in loaded.results if r.reward and r.reward.value is None]
+    if unscored:
+        causes = Counter(r.reward.cause for r in unscored if r.reward)
+        cause, count = causes.most_common(1)[0]
+        yield _finding(
+            FindingKind.UNSCORED, Severity.WARNING, [r.row.id for r in unscored],
+            f"{len(unscored)} of {len(loaded.results)} rewards are None (not 0): {_listed(causes)}.",
+            _INFRASTRUCTURE.get(cause, "see `ropewalk episode show`."),
+            numbers={"unscored": len(unscored), cause: count},
+        )  # fmt: skip
+
+
+def _failures(loaded: RunResults) -> Iterator[Finding]:
+    if not loaded.failures:
+        return
+    policy_of = {r.row.id: r.row.policy for r in loaded.results}
+    causes = Counter(failure.cause for failure in loaded.failures)
+    attempts = len(loaded.results) + len(loaded.failures)
+    yield _finding(
+        FindingKind.INFRASTRUCTURE, Severity.NOTE, [failure.episode for failure in loaded.failures],
+        f"Our side failed {len(loaded.failures)} of {attempts} attempts: {_listed(causes)}.",
+        _INFRASTRUCTURE.get(causes.most_common(1)[0][0], "see the log."),
+        numbers={"failures": len(loaded.failures), "attempts": attempts},
+    )  # fmt: skip
+    per_policy = Counter(policy_of.get(failure.episode, "") for failure in loaded.failures)
+    for policy, count in per_policy.items():
+        mine = [r for r in loaded.results if r.row.policy == policy]
+        others = len(loaded.results) - len(mine)
+        rate = count / (len(mine) + count)
+        rest = (len(loaded.failures) - count) / max(others, 1)
+        if count >= TRIALS_MIN and others and rate > max(FAILURE_FACTOR * rest, 0.1):
+            yield _finding(
+                FindingKind.INFRASTRUCTURE, Severity.WARNING, [r.row.id for r in mine],
+                f"Attempts of {policy} fail on our side {rate:.0%} of the time, others' {rest:.0%}: it may be "
+                "breaking its sandboxes to have bad episodes dropped.",
+                "look at what it runs: `ropewalk episode show`.",
+                numbers={"rate": rate, "others": rest},
+            )  # fmt: skip
+
+
+def _refused(loaded: RunResults) -> Iterator[Finding]:
+    refused = [group for group in loaded.groups if group.state == "refused"]
+    if refused:
+        causes = Counter(group.cause for group in refused)
+        yield _finding(
+            FindingKind.GROUP_REFUSED, Severity.WARNING, [group.id for group in refused],
+            f"{len(refused)} of {len(loaded.groups)} groups are refused: {_listed(causes)}.",
+            f"mend the cause, then `ropewalk run --resume {loaded.row.run}` plays what was not played yet.",
+        )  # fmt: skip
+
+
+def _causes(loaded: RunResults) -> Iterator[Finding]:
+    zeros = [r for r in loaded.players if _value(r) is not None and not _passed(r)]
+    causes = Counter(r.reward.cause for r in zeros if r.reward)
+    for cause, count in causes.most_common(1):
+        if len(zeros) >= TRIALS_MIN and count >= CAUSE_SHARE * len(zeros):
+            yield _finding(
+                FindingKind.CAUSE, Severity.NOTE, [r.row.id for r in zeros if r.reward and r.reward.cause == cause],
+                f"{count} of {len(zeros)} unpaid rewards have the cause {cause}.",
+                _ADVICE.get(cause, "see `ropewalk episode show`."),
+                numbers=dict(causes),
+            )  # fmt: skip
+
+
+def _overfitted(loaded: RunResults) -> Iterator[Finding]:
+    over = [
+        r
+        for r in loaded.players
+        if r.record and _value(r) is not None and not _passed(r) and visible_tests_passed(r.record)
+    ]
+    if over:
+        yield _finding(
+            FindingKind.OVERFITTED, Severity.WARNING, [r.row.id for r in over],
+            f"{len(over)} episodes made all visible tests pass and failed held-out ones: they fit the tests, not the "
+            "cause.",
+            "compare with the fix (`ropewalk episode diff`); show more tests, or tell the policy that others decide.",
+        )  # fmt: skip
+
+
+def _never_changed(loaded: RunResults) -> Iterator[Finding]:
+    played = [r for r in loaded.players if r.record and not r.record.termination.ours]
+    idle = [r for r in played if r.record and not any(step.files_changed for step in r.record.steps)]
+    if played and len(idle) >= max(NEVER_CHANGED_SHARE * len(played), 1):
+        yield _finding(
+            FindingKind.NEVER_CHANGED, Severity.WARNING, [r.row.id for r in idle],
+            f"{len(idle)} of {len(played)} episodes never changed a file that may be handed in.",
+            "look at one with `ropewalk episode show`: too few steps, wrong paths, or no better edit found.",
+        )  # fmt: skip
+
+
+def _truncated(loaded: RunResults) -> Iterator[Finding]:
+    played = [r.record for r in loaded.players if r.record and not r.record.termination.ours]
+    cut = [record for record in played if record.truncated]
+    if played and len(cut) >= max(TRUNCATED_SHARE * len(played), 1):
+        timeouts = sum(record.termination is Termination.TIMEOUT for record in cut)
+        yield _finding(
+            FindingKind.TRUNCATED, Severity.WARNING, [record.id for record in cut],
+            f"{len(cut)} of {len(played)} episodes were ended from outside: {timeouts} by time, {len(cut) - timeouts} "
+            "by steps, forks or tokens.",
+            "raise run.episode_timeout_s." if timeouts * 2 > len(cut) else "raise run.steps or the policy's budget.",
+        )  # fmt: skip
+
+
+def _difficulty(loaded: RunResults) -> Iterator[Finding]:
+    easy, hard = [], []
+    for task in loaded.tasks:
+        values = [_value(r) for r in loaded.players if r.row.task == task]
+        scored = [value for value in values if value is not None]
+        if len(scored) >= TRIALS_MIN:
+            if min(scored) >= PASS:
+                easy.append(task)
+            elif max(scored) < PASS:
+                hard.append(task)
+    if easy:
+        yield _finding(
+            FindingKind.TOO_EASY, Severity.NOTE, easy, f"{len(easy)} tasks are always solved.",
+            "leave them out: they cost rollouts and teach nothing.",
+        )  # fmt: skip
+    if hard:
+        yield _finding(
+            FindingKind.TOO_HARD, Severity.NOTE, hard, f"{len(hard)} tasks are never solved.",
+            "raise run.steps or run.group, or leave them for a stronger policy.",
+        )  # fmt: skip
+
+
+def _slow_stage(loaded: RunResults) -> Iterator[Finding]:
+    time_s = summary_of(loaded).time_s
+    total = sum(time_s.values())
+    if total <= 0:
+        return
+    stage = max(time_s, key=lambda name: time_s[name])
+    if time_s[stage] > STAGE_SHARE * total:
+        yield Finding(
+            kind=FindingKind.SLOW_STAGE,
+            severity=Severity.NOTE,
+            title=f"{time_s[stage] / total:.0%} of the time went into {stage} ({time_s[stage]:.1f} s).",
+            next_step=_faster(stage),
+            numbers=time_s,
+        )
+
+
+def _faster(stage: str) -> str:
+    advice = {
+        "tests": "tasks with quicker visible tests; the rest is the suite's own time.",
+        "model": "raise policy.openai.concurrency and run.concurrency together, if the server has room.",
+        "sandbox": "see `ropewalk bench` for this machine's cost per fork.",
+        "grading": "tasks with fewer or quicker held-out tests.",
+    }
+    return advice.get(stage, "nothing to do, if the total is small.")
+
+
+def visible_tests_passed(record: EpisodeRecord) -> bool:
+    """Whether the episode ended with all visible tests passing, as far as its own steps tell."""
+    changed = [step for step in record.steps if step.files_changed]
+    if not changed or record.termination is not Termination.FINISHED:
+        return False
+    if record.policy.startswith("search"):
+        return True  # it finishes only when they all pass
+    after = [step for step in record.steps if step.index >= changed[-1].index]
+    runs = [
+        result
+        for step in after
+        for call, result in zip(step.calls, step.results, strict=False)
+        if call.name == "shell" and "pytest" in str(call.arguments.get("command"))
+    ]
+    return bool(runs) and runs[-1].exit_code == 0
+
+
+def _value(result: Result) -> float | None:
+    return result.reward.value if result.reward else None
+
+
+def _passed(result: Result) -> bool:
+    value = _value(result)
+    return value is not None and value >= PASS
+
+
+def _tasks_of(results: Iterable[Result]) -> list[str]:
+    return list(dict.fromkeys(result.row.task for result in results))
+
+
+def _listed(causes: Counter[str]) -> str:
+    return ", ".join(f"{count} {cause}" for cause, count in causes.most_common(4))
+
+
+def _finding(
+    kind: FindingKind, severity: Severity, subjects: Sequence[str], title: str, next_step: str,
+    *, numbers: dict[str, float] | None = None,
+) -> Finding:  # fmt: skip
+    shown = tuple(dict.fromkeys(subjects))[:SUBJECTS_MAX]
+    return Finding(
+        kind=kind, severity=severity, title=title, next_step=next_step, subjects=shown,
+        numbers={name: float(value) for name, value in (numbers or {}).items()},
+    )  # fmt: skip

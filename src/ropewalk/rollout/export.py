@@ -1,0 +1,109 @@
+"""A run's trajectories for a trainer, one JSON object per episode and line.
+
+Rewards that are None stay null, and `mask` says by type what a trainer must leave out. Format:
+docs/design/formats/exports.md.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from ropewalk.core.records import to_plain
+from ropewalk.interface.episode import EpisodeRecord, Step
+from ropewalk.rollout.journal import JournalReads
+from ropewalk.rollout.results import Result, RunResults, load_results
+from ropewalk.store.contract import Blobs
+
+FORMAT = "ropewalk.trajectories/1"
+
+
+def export_jsonl(journal: JournalReads, blobs: Blobs, run: str) -> Iterator[bytes]:
+    """Lines, each with its line break: one per sealed episode, in the order of the plan.
+
+    Raises:
+        CallerError: no such run.
+        IntegrityError: a stored record is damaged.
+    """
+    loaded = load_results(journal, blobs, run)
+    for result in loaded.results:
+        if result.record and result.reward:
+            plain = trajectory(loaded, result, result.record)
+            yield json.dumps(plain, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+
+
+def trajectory(loaded: RunResults, result: Result, record: EpisodeRecord) -> dict[str, Any]:
+    """One episode as plain data."""
+    reward, verdict = result.reward, result.verdict
+    assert reward is not None and verdict is not None
+    group = next(group for group in loaded.groups if group.id == record.group)
+    task = loaded.tasks[record.task]
+    return {
+        "format": FORMAT,
+        "run": record.run,
+        "episode": record.id,
+        "task": record.task,
+        "task_name": task.name,
+        "prompt": task.prompt,
+        "policy": record.policy,
+        "group": record.group,
+        "index": record.index,
+        "seed": record.seed,
+        "steps": [_step(step) for step in record.steps],
+        "messages": [message for step in record.steps for message in conversation(step)],
+        "reward": reward.value,
+        "reward_id": reward.id,
+        "cause": reward.cause,
+        "verdict": {"status": str(verdict.status), "level": verdict.level, "outcomes": verdict.outcomes},
+        "termination": str(record.termination),
+        "terminated": not record.truncated,
+        "truncated": record.truncated,
+        "mask": mask_of(result, complete=group.state == "complete"),
+        "data_class": task.data_class,
+        "usage": record.usage,
+    }
+
+
+def mask_of(result: Result, *, complete: bool) -> dict[str, bool]:
+    """What a trainer must leave out, each by its reason. `loss`: whether the episode may enter the loss at all."""
+    reward = result.reward
+    unscored = reward is None or reward.value is None
+    ours = reward is not None and reward.termination.ours
+    return {
+        "unscored": unscored,
+        "infrastructure": ours,
+        "truncated": reward is not None and reward.truncated,
+        "group_incomplete": not complete,
+        "loss": not unscored and not ours and complete,
+    }
+
+
+def conversation(step: Step) -> Iterator[dict[str, Any]]:
+    """A step's messages in the form of chat completions, with the tools' answers after the calls."""
+    for message in step.messages:
+        plain: dict[str, Any] = {"role": message.role, "content": message.content}
+        if message.tool_calls:
+            plain["tool_calls"] = [
+                {
+                    "id": call.id,
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": json.dumps(call.arguments, ensure_ascii=False)},
+                }
+                for call in message.tool_calls
+            ]
+        yield plain
+    if any(message.tool_calls for message in step.messages):
+        for call, result in zip(step.calls, step.results, strict=False):
+            yield {"role": "tool", "tool_call_id": call.id, "content": result.output}
+
+
+def _step(step: Step) -> dict[str, Any]:
+    return {
+        "index": step.index,
+        "actions": [to_plain(call) for call in step.calls],
+        "results": [to_plain(result) for result in step.results],
+        "files_changed": step.files_changed,
+        "duration_s": step.duration_s,
+        "tokens": step.tokens,
+    }

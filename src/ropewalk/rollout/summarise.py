@@ -1,0 +1,178 @@
+"""Makes a run's summary out of its journal and records."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from ropewalk.reward import catalogue
+from ropewalk.reward.statistics import wilson
+from ropewalk.rollout.episodes.host import add_usage
+from ropewalk.rollout.journal import JournalReads
+from ropewalk.rollout.results import Result, RunResults, load_results
+from ropewalk.rollout.rows import GroupRow
+from ropewalk.rollout.summary import CatalogueCall, EpisodeLine, Interval, PolicyRow, Row, RunSummary
+from ropewalk.store.contract import Blobs
+
+PASS = 1.0
+"""A reward from here on counts as passed."""
+
+
+def summarise(journal: JournalReads, blobs: Blobs, run: str, *, cost: Mapping[str, float] | None = None) -> RunSummary:
+    """The summary of a run, also of one that still goes on.
+
+    Args:
+        cost: As the cost model names it; goes into the summary as it is.
+
+    Raises:
+        CallerError: no such run.
+        IntegrityError: a stored record is damaged.
+    """
+    return summary_of(load_results(journal, blobs, run), cost=cost)
+
+
+def summary_of(loaded: RunResults, *, cost: Mapping[str, float] | None = None) -> RunSummary:
+    """Like `summarise`, of results that are loaded already."""
+    played = [result.record for result in loaded.results if result.record]
+    time_s = _times(loaded.results)
+    time_s["signing"] = loaded.row.signing_s
+    time_s["prepare"] = sum(row.prepare_s for row in loaded.task_rows)
+    return RunSummary(
+        run=loaded.row.run,
+        plan=loaded.plan.id,
+        state=loaded.row.state,
+        started_s=loaded.row.created_s,
+        ended_s=loaded.row.ended_s or max((record.ended_s for record in played), default=loaded.row.created_s),
+        rows=tuple(_row(loaded, group) for group in loaded.groups),
+        policies=tuple(_policy_row(loaded, policy) for policy in loaded.plan.run.policies),
+        catalogue=_catalogue(loaded),
+        episodes=tuple(_line(result) for result in loaded.results),
+        time_s=time_s,
+        usage=_usages(loaded.results, loaded),
+        cost=dict(cost or {}),
+    )
+
+
+def interval(results: Iterable[Result]) -> Interval:
+    """The pass rate of what is scored."""
+    values = [result.reward.value for result in results if result.reward and result.reward.value is not None]
+    passed = sum(value >= PASS for value in values)
+    low, high = wilson(passed, len(values)) if values else (0.0, 1.0)
+    return Interval(
+        passed=passed, n=len(values), rate=passed / len(values) if values else None, low=low, high=high
+    )  # fmt: skip
+
+
+def _row(loaded: RunResults, group: GroupRow) -> Row:
+    results = loaded.of_group(group.id)
+    task = loaded.tasks[group.task]
+    rewards = [result.reward for result in results if result.reward]
+    values = [reward.value for reward in rewards if reward.value is not None]
+    return Row(
+        task=task.id,
+        task_name=task.name,
+        kind=str(task.kind),
+        policy=group.policy,
+        episodes=len(results),
+        scored=len(values),
+        unscored=len(rewards) - len(values),
+        passes=interval(results),
+        reward_mean=sum(values) / len(values) if values else None,
+        steps_mean=_steps_mean(results),
+        terminations=_terminations(results),
+        causes=dict(Counter(reward.cause for reward in rewards).most_common()),
+        time_s=_times(results),
+        usage=_usages(results, loaded),
+        advantage=len(set(values)) > 1,
+        complete=group.state == "complete",
+        refusal=group.cause,
+    )
+
+
+def _policy_row(loaded: RunResults, policy: str) -> PolicyRow:
+    results = [result for result in loaded.results if result.row.policy == policy]
+    return PolicyRow(
+        policy=policy,
+        episodes=len(results),
+        unscored=sum(result.reward is not None and result.reward.value is None for result in results),
+        passes=interval(results),
+        steps_mean=_steps_mean(results),
+        terminations=_terminations(results),
+        time_s=_times(results),
+        usage=_usages(results, loaded),
+    )
+
+
+def _catalogue(loaded: RunResults) -> tuple[CatalogueCall, ...]:
+    calls = []
+    for task in loaded.tasks.values():
+        seen = [
+            (result.row.policy, result.verdict)
+            for result in loaded.results
+            if result.row.task == task.id and result.verdict and result.reward
+        ]
+        if seen:
+            entry = catalogue.decide(catalogue.count(seen))
+            calls.append(CatalogueCall(task=task.id, task_name=task.name, call=str(entry.call), reason=entry.reason))
+    return tuple(calls)
+
+
+def _line(result: Result) -> EpisodeLine:
+    record, reward, row = result.record, result.reward, result.row
+    kept = [step.snapshot for step in record.steps if step.snapshot] if record else []
+    unpaid = reward is not None and (reward.value is None or reward.value < PASS)
+    return EpisodeLine(
+        episode=row.id,
+        task=row.task,
+        policy=row.policy,
+        index=row.position,
+        steps=len(record.steps) if record else 0,
+        attempts=row.attempt,
+        termination=record.termination if record else None,
+        truncated=bool(record and record.truncated),
+        value=reward.value if reward else None,
+        cause=reward.cause if reward else row.cause,
+        reward=reward.id if reward else None,
+        duration_s=record.ended_s - record.started_s if record else 0.0,
+        kept_snapshot=kept[-1] if kept and unpaid else None,
+    )
+
+
+def _steps_mean(results: Sequence[Result]) -> float:
+    counts = [len(result.record.steps) for result in results if result.record]
+    return sum(counts) / len(counts) if counts else 0.0
+
+
+def _terminations(results: Iterable[Result]) -> dict[str, int]:
+    return dict(Counter(str(result.record.termination) for result in results if result.record).most_common())
+
+
+def _times(results: Iterable[Result]) -> dict[str, float]:
+    total = dict.fromkeys(("sandbox", "tests", "model", "policy", "grading"), 0.0)
+    for result in results:
+        if result.record:
+            add_usage(total, result.record.time_s)
+        if result.verdict:
+            total["grading"] += result.verdict.usage.get("duration_s", 0.0)
+    return total
+
+
+def _usages(results: Iterable[Result], loaded: RunResults) -> dict[str, float]:
+    """Sums, and the largest of peaks; `memory_bytes_mean` is one episode's, `model_usd` by the plan's prices."""
+    total: dict[str, float] = {}
+    held = []
+    for result in results:
+        usage = result.record.usage if result.record else {}
+        add_usage(total, usage)
+        if memory := usage.get("memory_bytes_unique") or usage.get("memory_bytes_peak"):
+            held.append(memory)
+        if result.verdict:
+            add_usage(total, {"grading_cpu_s": result.verdict.usage.get("cpu_s", 0.0)})
+    if held:
+        total["memory_bytes_mean"] = sum(held) / len(held)
+    if (openai := loaded.plan.policy.openai) and "tokens_prompt" in total:
+        prompt, completion = total["tokens_prompt"], total.get("tokens_completion", 0.0)
+        total["model_usd"] = (
+            prompt * openai.price_usd_per_million_prompt + completion * openai.price_usd_per_million_completion
+        ) / 1e6
+    return total

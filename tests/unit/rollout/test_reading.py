@@ -1,0 +1,208 @@
+"""Summary, diagnosis and exports of runs in the in-memory world."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from ropewalk.core.outcomes import Termination
+from ropewalk.interface.episode import EpisodeRecord, Message, Step, ToolCall, ToolResult
+from ropewalk.rollout.atif import SCHEMA_VERSION, export_atif
+from ropewalk.rollout.begin import begin_run
+from ropewalk.rollout.diagnose import diagnose, visible_tests_passed
+from ropewalk.rollout.episodes.context import AgentContext
+from ropewalk.rollout.export import export_jsonl
+from ropewalk.rollout.findings import Finding, FindingKind, Severity
+from ropewalk.rollout.journal import Journal
+from ropewalk.rollout.plan import OpenAISettings, Plan, PoliciesPlan, PolicyName, RunPlan
+from ropewalk.rollout.policies.contract import ContextKind, PolicyEnd, PolicyFailedError
+from ropewalk.rollout.policies.fixed import NoopPolicy, OraclePolicy
+from ropewalk.rollout.run import RunLoop
+from ropewalk.rollout.summarise import summarise
+from tests.unit.rollout.worlds import FIXED, Durable
+
+
+class Talker:
+    """Talks like a model; pays off for even indices only."""
+
+    context: ClassVar[ContextKind] = ContextKind.AGENT
+    name = "openai(m, temperature=1)"
+
+    def __init__(self, mode: str) -> None:
+        self.mode = mode
+        self.count = 0
+
+    async def run(self, context: AgentContext) -> PolicyEnd | None:
+        self.count += 1
+        if self.mode == "unreachable":
+            raise PolicyFailedError("nobody there", cause="endpoint_unreachable", retriable=False)
+        if self.mode == "idle":
+            return PolicyEnd(termination=Termination.POLICY_STOP, truncated=True)
+        paid = self.mode == "all" or (self.mode == "mixed" and self.count % 2 == 0)
+        text = FIXED.decode() if paid else "no"
+        call = ToolCall(name="shell", arguments={"command": f"write pkg/code.py {text}"}, id="call_1")
+        said = Message(role="assistant", content="I see.", tool_calls=(call,))
+        begin = (Message(role="system", content="You mend."), Message(role="user", content="Mend it."))
+        await context.act([call], messages=[*begin, said], tokens={"prompt": 100, "completion": 7})
+        await context.act(
+            [ToolCall(name="shell", arguments={"command": "pytest -q"})],
+            messages=[Message(role="assistant", content="Done.")],
+        )
+        return None
+
+    async def close(self) -> None:
+        pass
+
+
+async def played(folder: Path, mode: str, *, tasks: int = 2, group: int = 4) -> tuple[Durable, Journal, str]:
+    durable = Durable(folder)
+    journal = durable.journal()
+    settings = OpenAISettings(
+        base_url="http://127.0.0.1:1/v1", model="m", price_usd_per_million_prompt=2.0,
+        price_usd_per_million_completion=10.0,
+    )  # fmt: skip
+    plan = Plan(
+        run=RunPlan(policies=(PolicyName.NOOP, PolicyName.ORACLE, PolicyName.OPENAI), group=group, concurrency=1),
+        policy=PoliciesPlan(openai=settings),
+    )
+    run = begin_run(durable.world(), journal, plan, [durable.task(f"double {n}") for n in range(tasks)])
+    policies: dict[str, Any] = {"noop": NoopPolicy(), "oracle": OraclePolicy(), "openai": Talker(mode)}
+    await RunLoop(durable.world(), journal, run, policies=policies).work()
+    return durable, journal, run
+
+
+def kinds(findings: tuple[Finding, ...]) -> dict[FindingKind, Severity]:
+    return {finding.kind: finding.severity for finding in findings}
+
+
+async def test_summary(tmp_path: Path) -> None:
+    durable, journal, run = await played(tmp_path, "mixed")
+    summary = summarise(journal, durable.blobs, run, cost={"usd_sandbox_h": 0.02})  # type: ignore[arg-type]
+    assert summary.state == "complete" and len(summary.rows) == 6 and len(summary.episodes) == 24
+    by_policy = {row.policy: row for row in summary.policies}
+    assert (by_policy["openai"].passes.passed, by_policy["openai"].passes.n) == (4, 8)
+    assert by_policy["oracle"].passes.rate == 1.0 and by_policy["noop"].passes.rate == 0.0
+    low, high = by_policy["openai"].passes.low, by_policy["openai"].passes.high
+    assert (round(low, 3), round(high, 3)) == (0.215, 0.785)  # Wilson, 4 of 8
+    row = next(row for row in summary.rows if row.policy == "openai")
+    assert row.advantage and row.steps_mean == 2 and row.causes == {"value_mismatch": 2, "all_matched": 2}
+    assert summary.usage["tokens_prompt"] == 800 and summary.usage["forks"] == 0
+    assert summary.usage["model_usd"] == pytest.approx((800 * 2 + 56 * 10) / 1e6)
+    assert summary.usage["memory_bytes_peak"] == 1000 and summary.usage["memory_bytes_mean"] == 500
+    assert summary.time_s["grading"] == pytest.approx(24 * 0.2)
+    assert summary.time_s["signing"] > 0 and summary.time_s["prepare"] > 0
+    assert {call.call for call in summary.catalogue} == {"keep"}
+    assert summary.cost == {"usd_sandbox_h": 0.02}
+
+
+async def test_a_healthy_run(tmp_path: Path) -> None:
+    durable, journal, run = await played(tmp_path, "mixed")
+    findings = diagnose(journal, durable.blobs, run)  # type: ignore[arg-type]
+    overfitted = {FindingKind.OVERFITTED: Severity.WARNING}  # the fake tests pass whatever the file holds
+    assert {kind: s for kind, s in kinds(findings).items() if s is not Severity.NOTE} == overfitted
+
+
+async def test_a_flat_reward_is_explained(tmp_path: Path) -> None:
+    durable, journal, run = await played(tmp_path, "none")
+    findings = diagnose(journal, durable.blobs, run)  # type: ignore[arg-type]
+    found = kinds(findings)
+    assert found[FindingKind.NO_ADVANTAGE] is Severity.ERROR and findings[0].kind is FindingKind.NO_ADVANTAGE
+    assert "All of 2 groups" in findings[0].title and findings[0].next_step
+    assert {FindingKind.CAUSE, FindingKind.TOO_HARD, FindingKind.OVERFITTED} <= set(found)
+
+
+async def test_all_paid_is_flat_too(tmp_path: Path) -> None:
+    durable, journal, run = await played(tmp_path, "all")
+    findings = diagnose(journal, durable.blobs, run)  # type: ignore[arg-type]
+    assert {FindingKind.NO_ADVANTAGE, FindingKind.TOO_EASY} <= set(kinds(findings))
+    assert "harder" in findings[0].next_step
+
+
+async def test_an_unreachable_endpoint_is_no_zero(tmp_path: Path) -> None:
+    durable, journal, run = await played(tmp_path, "unreachable")
+    findings = diagnose(journal, durable.blobs, run)  # type: ignore[arg-type]
+    found = kinds(findings)
+    assert {FindingKind.UNSCORED, FindingKind.GROUP_REFUSED, FindingKind.INFRASTRUCTURE} <= set(found)
+    assert FindingKind.NO_ADVANTAGE not in found and FindingKind.TOO_HARD not in found
+    lines = [json.loads(line) for line in export_jsonl(journal, durable.blobs, run)]  # type: ignore[arg-type]
+    lost = [line for line in lines if line["policy"].startswith("openai")]
+    assert all(line["reward"] is None and not line["mask"]["loss"] and line["mask"]["unscored"] for line in lost)
+    assert {line["cause"] for line in lost} == {"endpoint_unreachable"}
+    assert all(failure.attempt == 1 for failure in journal.failures(run)), "it cannot be mended by trying again"
+
+
+async def test_idle_and_truncated_episodes(tmp_path: Path) -> None:
+    durable, journal, run = await played(tmp_path, "idle")
+    found = kinds(diagnose(journal, durable.blobs, run))  # type: ignore[arg-type]
+    assert {FindingKind.NEVER_CHANGED, FindingKind.TRUNCATED} <= set(found)
+
+
+async def test_jsonl(tmp_path: Path) -> None:
+    durable, journal, run = await played(tmp_path, "mixed", tasks=1)
+    lines = [json.loads(line) for line in export_jsonl(journal, durable.blobs, run)]  # type: ignore[arg-type]
+    assert len(lines) == 12 and {line["format"] for line in lines} == {"ropewalk.trajectories/1"}
+    talk = next(line for line in lines if line["policy"].startswith("openai") and line["reward"] == 1.0)
+    roles = [message["role"] for message in talk["messages"]]
+    assert roles == ["system", "user", "assistant", "tool", "assistant"]
+    assert talk["messages"][2]["tool_calls"][0]["id"] == talk["messages"][3]["tool_call_id"] == "call_1"
+    assert talk["mask"] == {
+        "unscored": False, "infrastructure": False, "truncated": False, "group_incomplete": False, "loss": True,
+    }  # fmt: skip
+    assert talk["steps"][0]["files_changed"] and talk["steps"][0]["tokens"] == {"completion": 7, "prompt": 100}
+
+
+STEP_FIELDS = {
+    "step_id", "timestamp", "source", "model_name", "reasoning_effort", "message", "reasoning_content", "tool_calls",
+    "observation", "metrics", "is_copied_context", "llm_call_count", "extra",
+}  # fmt: skip
+AGENT_ONLY = {"model_name", "reasoning_effort", "reasoning_content", "tool_calls", "metrics"}
+
+
+async def test_atif(tmp_path: Path) -> None:
+    """The rules that harbor's models check, written out: harbor itself needs a newer Python than ours may be."""
+    durable, journal, run = await played(tmp_path, "mixed", tasks=1)
+    documents = list(export_atif(journal, durable.blobs, run))  # type: ignore[arg-type]
+    assert len(documents) == 12
+    for document in documents:
+        assert document["schema_version"] == SCHEMA_VERSION == "ATIF-v1.8"
+        assert set(document) <= {
+            "schema_version", "session_id", "trajectory_id", "agent", "steps", "notes", "final_metrics", "extra",
+        }  # fmt: skip
+        assert set(document["agent"]) <= {"name", "version", "model_name", "tool_definitions", "extra"}
+        assert document["steps"], "a trajectory has at least one step"
+        assert [step["step_id"] for step in document["steps"]] == list(range(1, len(document["steps"]) + 1))
+        for step in document["steps"]:
+            assert set(step) <= STEP_FIELDS and step["source"] in ("system", "user", "agent")
+            assert isinstance(step["message"], str)
+            if step["source"] != "agent":
+                assert not AGENT_ONLY & set(step)
+            if step.get("llm_call_count") == 0:
+                assert "metrics" not in step
+            ids = {call["tool_call_id"] for call in step.get("tool_calls", [])}
+            for observed in step.get("observation", {}).get("results", []):
+                assert observed["source_call_id"] in ids
+                assert set(observed) <= {"source_call_id", "content", "extra"}
+        json.dumps(document, allow_nan=False)
+    talk = next(document for document in documents if document["agent"]["name"] == "ropewalk/openai")
+    assert talk["final_metrics"]["total_prompt_tokens"] == 100 and talk["agent"]["model_name"] == "m"
+
+
+def test_visible_tests_passed_needs_a_run_after_the_last_change() -> None:
+    def record(*steps: Step) -> EpisodeRecord:
+        return EpisodeRecord(
+            id="episode:1", run="run:1", task="t", policy="openai", group="g", index=0, seed=0, snapshot="s",
+            steps=steps, termination=Termination.FINISHED, truncated=False, started_s=0.0, ended_s=1.0,
+        )  # fmt: skip
+
+    def step(index: int, command: str, code: int, **changed: str) -> Step:
+        call = ToolCall(name="shell", arguments={"command": command})
+        return Step(index=index, calls=(call,), results=(ToolResult(output="", exit_code=code),), files_changed=changed)
+
+    edit, passing, failing = step(1, "sed", 0, a="1" * 64), step(2, "pytest", 0), step(2, "pytest", 1)
+    assert visible_tests_passed(record(edit, passing))
+    assert not visible_tests_passed(record(edit, failing))
+    assert not visible_tests_passed(record(step(1, "pytest", 0), step(2, "sed", 0, a="1" * 64)))
+    assert not visible_tests_passed(record(passing))
