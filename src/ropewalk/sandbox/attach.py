@@ -69,10 +69,10 @@ def _raw(fd: int) -> Iterator[None]:
         return
     before = termios.tcgetattr(fd)
     try:
-        tty.setraw(fd)
+        tty.setraw(fd, termios.TCSANOW)
         yield
     finally:
-        termios.tcsetattr(fd, termios.TCSADRAIN, before)
+        termios.tcsetattr(fd, termios.TCSANOW, before)
 
 
 @contextlib.contextmanager

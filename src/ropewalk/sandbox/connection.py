@@ -15,6 +15,7 @@ from ropewalk.sandbox.contract import SandboxGoneError
 from ropewalk.sandbox.protocol import VERSION, Decoder, Fields, Frame, Key, Kind, ProtocolError, encode
 
 HELLO_TIMEOUT_S: Final = 10.0
+CLOSE_TIMEOUT_S: Final = 2.0
 OUTBOX_BYTES_HIGH: Final = 1 * limits.MIB
 
 
@@ -108,11 +109,18 @@ class Connection:
         self._channels.pop(channel, None)
 
     async def close(self) -> None:
-        """Ends it; commands that were not detached end with it. Idempotent."""
+        """Ends it; commands that were not detached end with it. Idempotent.
+
+        By the end of the stream rather than by cancelling the reader: anyio's sockets log an error when data arrives
+        in the very moment of a cancellation.
+        """
         self._closing = True
-        for task in self._tasks:
-            task.cancel()
+        self._queued.set()
         with anyio.CancelScope(shield=True):
+            if self._tasks:
+                await asyncio.wait(self._tasks, timeout=CLOSE_TIMEOUT_S)
+            for task in self._tasks:
+                task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
             await self._stream.aclose()
         self._fail(SandboxGoneError("The connection to the sandbox was closed by this side."))
@@ -123,12 +131,16 @@ class Connection:
 
     async def _write(self) -> None:
         try:
-            while True:
+            while self._error is None:
                 await self._queued.wait()
                 self._queued.clear()
                 data, self._outbox = self._outbox, bytearray()
                 self._drained.set()
-                await self._stream.send(bytes(data))
+                if data:
+                    await self._stream.send(bytes(data))
+                if self._closing and not self._outbox:
+                    await self._stream.send_eof()
+                    return
         except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):
             return  # the reader finds out why
 
@@ -158,6 +170,7 @@ class Connection:
         self._error = self._error or error
         self._hello.set()
         self._drained.set()
+        self._queued.set()
         channels, self._channels = self._channels, {}
         for channel in channels.values():
             channel.lost(error)

@@ -1,0 +1,189 @@
+"""The service: nothing is left behind, whatever fails; snapshots are found again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import anyio
+import pytest
+
+from ropewalk.core.errors import CallerError, IntegrityError, UnavailableError
+from ropewalk.core.ids import new_id
+from ropewalk.sandbox import Lease, Sandboxes, SandboxGoneError, SandboxRecord, SandboxSpec, SnapshotRecord
+from ropewalk.store.layout import Layout
+from ropewalk.testing.unsandboxed import (
+    NoImages,
+    NoLayers,
+    UnsandboxedDriver,
+    unsandboxed_service,
+    unsandboxed_spec,
+)
+
+
+class BrittleDriver(UnsandboxedDriver):
+    """Fails the forks and creations whose number is told."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.failing: set[int] = set()
+        self.made = 0
+        self.destroyed: list[str] = []
+        self.hang = False
+
+    async def _maybe(self) -> None:
+        self.made += 1
+        if self.hang:
+            await anyio.sleep_forever()
+        if self.made in self.failing:
+            raise UnavailableError("no room")
+
+    async def create(self, spec: SandboxSpec, *, id: str) -> SandboxRecord:
+        await self._maybe()
+        return await super().create(spec, id=id)
+
+    async def fork(self, snapshot: SnapshotRecord, *, id: str, lease: Lease = Lease.ATTACHED) -> SandboxRecord:
+        record = await super().fork(snapshot, id=id, lease=lease)
+        await self._maybe()
+        return record
+
+    async def destroy(self, id: str) -> None:
+        self.destroyed.append(id)
+        await super().destroy(id)
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Iterator[BrittleDriver]:
+    (tmp_path / "s").mkdir()
+    driver = BrittleDriver(tmp_path / "s")
+    yield driver
+    assert not driver._agents, "a test left sandboxes behind"
+
+
+@pytest.fixture
+def service(driver: BrittleDriver, tmp_path: Path) -> Sandboxes:
+    return Sandboxes(driver, Layout(tmp_path / "state").ensure(), images=NoImages(), layers=NoLayers())
+
+
+async def test_a_failed_creation_leaves_nothing(service: Sandboxes, driver: BrittleDriver) -> None:
+    driver.failing = {1}
+    with pytest.raises(UnavailableError):
+        await service.create(unsandboxed_spec())
+    assert len(driver.destroyed) == 1
+
+
+async def test_a_cancelled_creation_leaves_nothing(service: Sandboxes, driver: BrittleDriver) -> None:
+    driver.hang = True
+    with anyio.move_on_after(0.05):
+        await service.create(unsandboxed_spec())
+    assert len(driver.destroyed) == 1
+
+
+async def test_a_given_id_makes_creation_idempotent(service: Sandboxes) -> None:
+    name = new_id("sandbox")
+    async with await service.create(unsandboxed_spec(), id=name) as first:
+        again = await service.create(unsandboxed_spec(), id=name)
+        assert again.record == first.record
+        await again.disconnect()
+    with pytest.raises(CallerError):
+        await service.create(unsandboxed_spec(), id="sandbox:../../etc")
+
+
+async def test_open_finds_what_runs(service: Sandboxes) -> None:
+    async with await service.create(unsandboxed_spec()) as sandbox:
+        await sandbox.write("x", "1")
+        other = await service.open(sandbox.id)
+        assert await other.read("x") == b"1"
+        assert [record.id for record in await service.records()] == [sandbox.id]
+        await other.disconnect()
+        name = sandbox.id
+    with pytest.raises(SandboxGoneError):
+        await service.open(name)
+
+
+async def test_a_sandbox_ends_however_its_block_is_left(service: Sandboxes, driver: BrittleDriver) -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with await service.create(unsandboxed_spec()):
+            raise ZeroDivisionError
+    with anyio.move_on_after(0.2):
+        async with await service.create(unsandboxed_spec()) as sandbox:
+            await sandbox.exec("sleep 100")
+    assert not driver._agents
+
+
+async def test_forks_share_a_state_and_not_each_others(service: Sandboxes, driver: BrittleDriver) -> None:
+    async with await service.create(unsandboxed_spec()) as sandbox:
+        await sandbox.write("x", "1")
+        snapshot = await sandbox.snapshot("ready")
+        await sandbox.write("x", "2")
+        async with snapshot.fork(4) as children:
+            assert len({child.id for child in children}) == 4
+            assert {child.record.snapshot for child in children} == {snapshot.id}
+            await asyncio.gather(*(child.write("x", child.id) for child in children))
+            assert [await child.read("x") for child in children] == [child.id.encode() for child in children]
+        assert [record.id for record in await service.records()] == [sandbox.id]
+        async with await service.snapshot(snapshot.id).fork_one() as child:
+            assert await child.read("x") == b"1"
+
+
+async def test_one_failed_fork_gives_its_error_and_no_fork(service: Sandboxes, driver: BrittleDriver) -> None:
+    async with await service.create(unsandboxed_spec()) as sandbox:
+        snapshot = await sandbox.snapshot()
+        driver.failing = {4}
+        with pytest.raises(UnavailableError, match="no room"):
+            async with snapshot.fork(4):
+                raise AssertionError("not reached")
+        assert [record.id for record in await service.records()] == [sandbox.id]
+        with pytest.raises(CallerError):
+            async with snapshot.fork(0):
+                pass
+
+
+async def test_snapshots_are_found_after_a_restart(service: Sandboxes, tmp_path: Path) -> None:
+    async with await service.create(unsandboxed_spec()) as sandbox:
+        saved = await sandbox.snapshot("one")
+        other = await sandbox.snapshot("two")
+    again = Sandboxes(service.driver, Layout(tmp_path / "state"), images=NoImages(), layers=NoLayers())
+    assert [record.label for record in again.snapshots()] == ["one", "two"]
+    assert again.snapshot(saved.id).record == saved.record
+    await again.drop_snapshot(other.id)
+    assert [record.label for record in again.snapshots()] == ["one"]
+    with pytest.raises(CallerError):
+        again.snapshot(other.id)
+    with pytest.raises(CallerError):
+        await again.drop_snapshot(other.id)
+    file = next((tmp_path / "state" / "snapshots").glob("*.json"))
+    file.write_bytes(file.read_bytes().replace(b"one", b"one\0"))
+    with pytest.raises(IntegrityError):
+        again.snapshot(saved.id)
+
+
+async def test_dropping_a_snapshot_removes_only_what_nothing_needs(tmp_path: Path) -> None:
+    service = unsandboxed_service(tmp_path, prefix=())
+    layers = service.layers
+    assert isinstance(layers, NoLayers)
+    base = SnapshotRecord(
+        id="snapshot:" + "0" * 32, driver="x", tenant="t", parent=None, spec=unsandboxed_spec(layers=("wheel",)),
+        layers=("wheel", "a"), memory=False, unique_bytes=0, data_class="public", label="", created_s=1,
+    )  # fmt: skip
+    child = SnapshotRecord(
+        id="snapshot:" + "1" * 32, driver="x", tenant="t", parent=base.id, spec=unsandboxed_spec(layers=("wheel",)),
+        layers=("wheel", "a", "b"), memory=False, unique_bytes=0, data_class="public", label="", created_s=2,
+    )  # fmt: skip
+    service._store(base)
+    service._store(child)
+    await service.drop_snapshot(base.id)
+    assert layers.removed == []
+    await service.drop_snapshot(child.id)
+    assert sorted(layers.removed) == ["a", "b", "wheel"]
+
+
+async def test_an_unknown_snapshot_or_a_strange_id_is_refused(service: Sandboxes) -> None:
+    with pytest.raises(CallerError):
+        await service.fork("snapshot:" + "0" * 32)
+    for name in ("snapshot:../x", "x", "sandbox:" + "0" * 32):
+        with pytest.raises(CallerError):
+            service.snapshot(name)
+    with pytest.raises(CallerError):
+        await service.destroy("snapshot:" + "0" * 32)
