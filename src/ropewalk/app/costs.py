@@ -16,7 +16,7 @@ OURS = "Ropewalk, own host"
 
 
 def cost_of_run(summary: RunSummary, price: PricePlan, *, file: Path | None = None, over: Iterable[str] = ()) -> Cost:
-    """The cost of a run's sandboxes.
+    """The cost of a run's sandboxes: those of episodes, of forks and of gradings.
 
     Args:
         summary: what was measured.
@@ -32,9 +32,9 @@ def cost_of_run(summary: RunSummary, price: PricePlan, *, file: Path | None = No
     usage = summary.usage
     return cost_of(
         Usage(
-            sandbox_s=usage.get("sandbox_s", 0.0),
-            cpu_s=usage.get("cpu_s"),
-            memory_bytes=usage.get("memory_bytes_unique") or usage.get("memory_bytes_peak"),
+            sandbox_s=usage.get("sandbox_s", 0.0) + summary.time_s.get("grading", 0.0),
+            cpu_s=usage["cpu_s"] + usage.get("grading_cpu_s", 0.0) if "cpu_s" in usage else None,
+            memory_bytes=usage.get("memory_bytes_mean") or usage.get("memory_bytes_peak"),
             rollouts=len(summary.episodes),
             cpus_requested=limits.SANDBOX_CPUS,
             memory_bytes_requested=limits.SANDBOX_MEMORY_BYTES,
@@ -49,7 +49,7 @@ def cost_lines(cost: Cost) -> tuple[CostLine, ...]:
         CostLine(label="per sandbox-hour", value=usd(cost.usd_sandbox_h), derivation="host / density / utilisation")
     ]
     if cost.usd_rollout is not None:
-        derivation = f"{cost.sandbox_h:.4f} sandbox-hours of the run, shared by its rollouts"
+        derivation = f"{cost.sandbox_h:.4f} sandbox-hours of episodes, forks and gradings, shared by the rollouts"
         made.append(CostLine(label="per rollout", value=usd(cost.usd_rollout), derivation=derivation))
     made += [
         CostLine(label=line.name, value=f"{line.value:.4g} {line.unit}", derivation=line.formula) for line in cost.lines
@@ -70,7 +70,7 @@ def cost_bars(cost: Cost) -> dict[str, float]:
     """US dollars per sandbox-hour: ours, and each anchor."""
     return {
         OURS: cost.usd_sandbox_h,
-        **{f"{anchor.name}": anchor.usd_sandbox_h for anchor in cost.anchors},
+        **{f"{anchor.name} {usd(anchor.usd_sandbox_h)}": anchor.usd_sandbox_h for anchor in cost.anchors},
     }
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ropewalk.app.configuration import BlobSettings, KeySettings, SandboxSettings, open_profile
 from ropewalk.app.records import run_subjects
-from ropewalk.core.errors import CallerError, UnavailableError
+from ropewalk.core.errors import CallerError, IntegrityError, UnavailableError
 from ropewalk.lake.ingest import Terms
 from ropewalk.lake.lake import Lake
 from ropewalk.lake.records import IngestResult, Step
@@ -163,6 +163,22 @@ class Custody:
             CallerError: no such run.
         """
         return self.verify(run_subjects(self.journal, run), anchors)
+
+    def check_anchor(self, folder: Path) -> None:
+        """Returns if the log still continues what an anchor folder vouches for, or if that folder is empty.
+
+        Raises:
+            IntegrityError: the log was rolled back or changed since, or is another one.
+        """
+        anchors = anchors_in(folder)
+        if anchors == Anchors():
+            return
+        if not self.log.exists:
+            raise IntegrityError(
+                f"{folder} vouches for a log, and there is none in {self.layout.root}.",
+                next_step="name the state directory that the anchor belongs to, or another anchor folder.",
+            )
+        self.verify((), anchors).raise_if_failed()
 
     def export_anchor(self, folder: Path) -> Anchors:
         """Writes public keys and checkpoint into a folder outside, under the names that `anchors_in` looks for.

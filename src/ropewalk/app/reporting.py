@@ -11,7 +11,7 @@ from ropewalk.app.custody import Custody
 from ropewalk.app.report import ReportInput, render_report
 from ropewalk.core.errors import RopewalkError, UnavailableError
 from ropewalk.provenance.verify import Anchors
-from ropewalk.rollout.diagnose import diagnose
+from ropewalk.rollout.diagnose import findings_of as diagnose
 from ropewalk.rollout.findings import Finding
 from ropewalk.rollout.results import RunResults, load_results
 from ropewalk.rollout.summarise import summary_of as summarise

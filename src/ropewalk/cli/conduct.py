@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ropewalk.cli.apps import on_interrupt
 from ropewalk.cli.board import Board
-from ropewalk.cli.output import print_json, say
+from ropewalk.cli.output import say
 from ropewalk.cli.run_view import RunWatch, print_catalogue, print_findings, print_summary
 from ropewalk.cli.task import BuildWatch
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ropewalk.app.custody import Custody
     from ropewalk.app.ropewalk import Ropewalk
     from ropewalk.interface.task import Task
+    from ropewalk.provenance.verify import Anchors
     from ropewalk.rollout.plan import Plan
     from ropewalk.rollout.summary import RunSummary
 
@@ -68,13 +69,19 @@ async def conduct(
     return summary_of(rw.custody, run.id)
 
 
-def finish(custody: Custody, summary: RunSummary, *, report: Path | None = None, json: bool = False) -> Path:
-    """Writes the report, prints the outcome and what to do next. Returns the report's path."""
+def finish(
+    custody: Custody,
+    summary: RunSummary,
+    *,
+    report: Path | None = None,
+    json: bool = False,
+    anchors: Anchors | None = None,
+) -> Path:
+    """Writes the report, prints the outcome and what to do next (nothing with `json`). Returns the report's path."""
     from ropewalk.app.reporting import findings_of, write_report
 
-    path = write_report(custody, summary.run, report)
+    path = write_report(custody, summary.run, report, anchors=anchors)
     if json:
-        print_json(summary)
         return path
     print_summary(summary)
     say()

@@ -119,7 +119,9 @@ async def run(
             on_interrupt("repeat the command: tasks that were built are kept.")
             chosen = await prepare_tasks(rw, made, wheelhouse=wheelhouse, quiet=json)
             summary = await conduct(rw, plan=made, tasks=chosen, quiet=json)
-        finish(rw.custody, summary, report=report, json=json)
+        path = finish(rw.custody, summary, report=report, json=json)
+    if json:
+        print_json({"run": summary.run, "report": str(path), "summary": summary})
     return 0 if summary.state == "complete" else EXIT_INCOMPLETE
 
 

@@ -1,0 +1,123 @@
+"""`ropewalk demo`: the main job end to end."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from ropewalk.cli.apps import HERE, Place, on_interrupt, verb
+from ropewalk.cli.output import console, print_json, say
+from ropewalk.cli.session import opened
+
+if TYPE_CHECKING:
+    from ropewalk.app.ropewalk import Ropewalk
+
+app = verb(
+    "demo",
+    examples=[
+        "ropewalk demo",
+        "ropewalk demo --anchor /mnt/usb",
+        "ropewalk demo --source ./releases/mypackage-1.0.tar.gz --source ./releases/mypackage-1.1.tar.gz",
+    ],
+)
+
+EXIT_INCOMPLETE = 4
+SOURCES = (
+    "pypi:more-itertools==9.1.0",
+    "pypi:more-itertools==10.0.0",
+    "pypi:toolz==0.11.2",
+    "pypi:toolz==0.12.0",
+)
+"""Pinned, so that every demo makes the same tasks."""
+
+
+@app.default
+async def demo(
+    *,
+    source: Annotated[list[str] | None, Parameter(name="--source")] = None,
+    build: int = 12,
+    tasks: int = 6,
+    group: int = 4,
+    policies: str = "noop,oracle,search",
+    steps: int = 8,
+    anchor: Path | None = None,
+    report: Path | None = None,
+    json: bool = False,
+    place: Place = HERE,
+) -> int:
+    """Does the whole job on real packages: sources, tasks, forks, episodes, gradings, signatures, report, verification.
+
+    Fetches pinned releases from the package index; name local directories or archives with --source to do without a
+    network. Every command it prints at the end works on what it made.
+
+    Args:
+        source: pypi:NAME==VERSION, pypi:NAME, a directory or an archive; may be repeated.
+        build: Tasks to build, mutants a quarter at most.
+        tasks: Of these, how many to run.
+        group: Episodes per task and policy, forked from one snapshot.
+        policies: Some of noop, oracle, search, with commas between.
+        steps: Per episode, at most.
+        anchor: Folder outside, best on another machine: gets public keys and checkpoint, and vouches for the log.
+        report: Where to write the HTML report. Default: in the run's folder.
+        json: Print JSON.
+    """
+    from ropewalk.cli.conduct import conduct, finish, prepare_tasks
+    from ropewalk.cli.verify import exit_code, print_verification
+    from ropewalk.rollout.plan_file import plan_from_settings
+
+    started_s = time.monotonic()
+    plan = plan_from_settings(
+        {
+            "source.uris": source or SOURCES,
+            "tasks.count": build,
+            "run.tasks": tasks,
+            "run.group": group,
+            "run.steps": steps,
+            "run.policies": [name.strip() for name in policies.split(",")],
+            "run.keep_failed": True,
+        }
+    )
+    on_interrupt("repeat the command: what was built is kept.")
+    async with opened(place) as rw:
+        _introduce(rw, quiet=json)
+        if anchor:
+            rw.custody.check_anchor(anchor)
+        chosen = await prepare_tasks(rw, plan, quiet=json)
+        summary = await conduct(rw, plan=plan, tasks=chosen, quiet=json)
+        anchors = rw.custody.export_anchor(anchor) if anchor else None
+        verification = await rw.verify(summary.run, anchors=anchors)
+        path = finish(rw.custody, summary, report=report, json=json, anchors=anchors)
+    if json:
+        print_json({"run": summary.run, "report": str(path), "verification": verification.plain(), "summary": summary})
+    else:
+        say()
+        print_verification(verification)
+        if anchor is None:
+            say("  give --anchor DIR, a folder on another machine or disk, to have the log vouched for")
+        say()
+        say(f"{time.monotonic() - started_s:.0f} s in all.")
+    if verification.findings:
+        return exit_code(verification)
+    return 0 if summary.state == "complete" else EXIT_INCOMPLETE
+
+
+def _introduce(rw: Ropewalk, *, quiet: bool) -> None:
+    """Which machine this is, and whether it can at all.
+
+    Raises:
+        UnavailableError: no sandbox can be made here.
+    """
+    from ropewalk.core.errors import UnavailableError
+
+    probe = rw.machines.probe()
+    if not probe.usable:
+        raise UnavailableError(
+            f"The sandbox driver {probe.driver!r} does not work here: {' '.join(probe.problems)}",
+            next_step="`ropewalk doctor` shows what is missing and how to get it.",
+        )
+    if not quiet:
+        console(error=True).print(f"Sandboxes: {probe.isolation}")
+        console(error=True).print(f"State: {rw.custody.layout.root}, profile {rw.profile.name}")

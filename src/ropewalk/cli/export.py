@@ -1,0 +1,62 @@
+"""`ropewalk export`: trajectories and rewards for a trainer."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Literal
+
+from ropewalk.cli.apps import HERE, Place, verb
+from ropewalk.cli.output import print_json, say
+from ropewalk.cli.session import custody, named
+
+app = verb(
+    "export",
+    examples=[
+        "ropewalk export run:01JDY… --format jsonl --out trajectories.jsonl",
+        "ropewalk export run:01JDY… --format atif --out trajectories/",
+        "ropewalk export run:01JDY… | head -1 | python3 -m json.tool",
+    ],
+)
+
+
+@app.default
+def export(
+    run: str | None = None,
+    *,
+    format: Literal["jsonl", "atif"] = "jsonl",
+    out: Path | None = None,
+    json: bool = False,
+    place: Place = HERE,
+) -> int:
+    """Writes messages, actions, rewards and masks of all signed rewards of a run.
+
+    Rewards that are None stay null, and the mask says why; a trainer that reads them as 0 trains on noise.
+
+    Args:
+        run: Its id. Default: the newest.
+        format: jsonl: one line per episode; atif: one Harbor trajectory document per episode.
+        out: A file for jsonl, a folder for atif. Default: standard output, one document per line.
+        json: Print what was written as JSON (needs --out).
+    """
+    from ropewalk.app.exporting import exported, write_export
+    from ropewalk.app.records import newest_run
+
+    with custody(place) as kept:
+        chosen = named(run, "run") if run else newest_run(kept.journal)
+        if out is None:
+            _write_lines(line for _, line in exported(kept, chosen, format))
+            return 0
+        count = write_export(kept, chosen, format, out)
+    if json:
+        print_json({"run": chosen, "format": format, "out": str(out), "episodes": count})
+    else:
+        say(f"{count} episodes in {out}")
+    return 0
+
+
+def _write_lines(lines: Iterable[bytes]) -> None:
+    for line in lines:
+        sys.stdout.buffer.write(line.rstrip(b"\n") + b"\n")
+    sys.stdout.buffer.flush()
