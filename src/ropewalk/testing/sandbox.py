@@ -149,8 +149,8 @@ class SandboxConformance:
         [
             {"tenant": ""}, {"tenant": "Acme"}, {"tenant": "../x"}, {"tenant": "a" * 40}, {"image": "0" * 64},
             {"image": "../x"}, {"layers": ("0" * 64,)}, {"layers": ("..",)}, {"workdir": "work"},
-            {"workdir": "/a/../b"}, {"hostname": "a b"}, {"hostname": ""}, {"memory_bytes": 0}, {"disk_bytes": -1}, {"processes_max": 0}, {"cpus": 0.0},
-            {"cpus": float("nan")}, {"idle_timeout_s": 0.0}, {"env": {"A=B": "c"}}, {"env": {"A": "b\0"}},
+            {"workdir": "/a/../b"}, {"hostname": "a b"}, {"hostname": ""}, {"memory_bytes": 0}, {"disk_bytes": -1},
+            {"processes_max": 0}, {"cpus": 0.0}, {"cpus": float("nan")}, {"idle_timeout_s": 0.0}, {"env": {"A=B": "c"}}, {"env": {"A": "b\0"}},
             {"env": {"A": "b" * 200_000}},
         ],
     )  # fmt: skip
@@ -182,6 +182,17 @@ class SandboxConformance:
         high = world.add_layer({"work/b": b"high"})
         async with await world.make(layers=(low, high)) as sandbox:
             assert await output(sandbox, "cat a b") == "lowhigh"
+
+    async def test_many_at_once_leave_nothing(self, world: SandboxWorld) -> None:
+        async def use() -> None:
+            for _ in range(2):
+                async with await world.make() as sandbox:
+                    assert await output(sandbox, "echo $$") != ""
+
+        async with anyio.create_task_group() as group:
+            for _ in range(6):
+                group.start_soon(use)
+        assert not list(world.layout.sandboxes.iterdir())
 
     async def test_what_is_written_stays_in_the_sandbox(self, world: SandboxWorld) -> None:
         layer = world.add_layer({"work/a": b"original"})

@@ -58,7 +58,11 @@ def create(under: Groups, name: str, *, memory_bytes: int, processes: int, cpus:
     groups = {role: f"{path}/{name}" for role, path in under.items()}
     try:
         for path in set(groups.values()):
-            os.mkdir(path, 0o755)
+            try:
+                os.mkdir(path, 0o755)
+            except FileNotFoundError:  # another process was the last to leave, and tidied up
+                parents(os.path.basename(os.path.dirname(path)))
+                os.mkdir(path, 0o755)
         for role, files in _limits(groups, memory_bytes, processes, cpus).items():
             for file, value in files.items():
                 _write(f"{groups[role]}/{file}", value)
@@ -66,6 +70,13 @@ def create(under: Groups, name: str, *, memory_bytes: int, processes: int, cpus:
         remove(groups)
         raise
     return groups
+
+
+def tidy(under: Groups) -> None:
+    """Removes the folders of `parents` where no sandbox is left in them."""
+    for path in set(under.values()):
+        with suppress(OSError):
+            os.rmdir(path)
 
 
 def fork(groups: Groups) -> int:

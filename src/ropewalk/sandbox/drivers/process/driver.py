@@ -9,6 +9,7 @@ the sandbox's disk size), and counts towards the machine's memory: a sandbox hol
 from __future__ import annotations
 
 import os
+import select
 from contextlib import suppress
 
 import anyio
@@ -44,6 +45,8 @@ class _Live:
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
+        self.answered = False
+        """Whether the spawner has said that it runs, or why not."""
         self.spare: UNIXSocketStream | None = None
 
 
@@ -108,6 +111,10 @@ class ProcessDriver:
         with anyio.CancelScope(shield=True):
             if live is not None and live.spare is not None:
                 await live.spare.aclose()
+            if live is not None and not live.answered:
+                # Before its processes are known they cannot be ended. It takes some milliseconds.
+                with anyio.move_on_after(START_TIMEOUT_S):
+                    await live.channel.next()
             found = ending.kill(folder)
             if live is not None and found is not None:
                 with anyio.move_on_after(5.0):
@@ -128,7 +135,9 @@ class ProcessDriver:
         live = self._live.get(id)
         if live is not None and live.spare is not None:
             spare, live.spare = live.spare, None
-            return spare
+            if not _hung_up(spare):
+                return spare
+            await spare.aclose()
         try:
             return await UNIXSocketStream.from_socket(self._folders.of(id).connect())
         except SandboxGoneError as error:
@@ -154,7 +163,7 @@ class ProcessDriver:
             live.channel.close()
             if live.spare is not None:
                 with suppress(OSError):
-                    os.close(live.spare.extra_attributes[anyio.abc.SocketAttribute.raw_socket]().detach())
+                    os.close(live.spare.extra(anyio.abc.SocketAttribute.raw_socket).detach())
         self._live.clear()
         self._spawner.close()
 
@@ -192,6 +201,7 @@ class ProcessDriver:
         self._live[record.id] = live
         with anyio.move_on_after(START_TIMEOUT_S):
             answer = await live.channel.next()
+            live.answered = True
             if answer is None or answer["event"] != "started":
                 raise _refused(answer)
             live.spare = await self._greeted(folder, live)
@@ -222,6 +232,13 @@ class ProcessDriver:
         if end is not None and end.out_of_memory_kills:
             return SandboxGoneError(f"Sandbox {id} ran out of memory.", termination=Termination.OUT_OF_MEMORY)
         return error
+
+
+def _hung_up(stream: UNIXSocketStream) -> bool:
+    """Whether the other end is gone, though what it said may still be unread."""
+    poll = select.poll()
+    poll.register(stream.extra(anyio.abc.SocketAttribute.raw_socket), select.POLLRDHUP)
+    return bool(poll.poll(0))
 
 
 def _same(existing: SandboxRecord, wanted: SandboxRecord) -> SandboxRecord:

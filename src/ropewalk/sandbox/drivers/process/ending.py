@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from pathlib import Path
 
-from ropewalk.core.errors import RopewalkError
+from ropewalk.core.errors import IntegrityError, RopewalkError
 from ropewalk.sandbox.contract import Lease
 from ropewalk.sandbox.drivers.process import cgroups, processes
 from ropewalk.sandbox.drivers.process.folders import Folder, Folders, Processes
@@ -13,7 +12,7 @@ from ropewalk.sandbox.drivers.process.folders import Folder, Folders, Processes
 
 def kill(folder: Folder) -> Processes | None:
     """Kills a sandbox's processes and returns what was known of them. The first one takes all others with it."""
-    found = folder.processes()
+    found = _known(folder)
     if found is not None and found.alive():
         if found.groups:
             cgroups.freeze(found.groups, frozen=False, timeout_s=0)
@@ -26,7 +25,7 @@ def kill(folder: Folder) -> Processes | None:
 
 def finish(folder: Folder, found: Processes | None) -> None:
     """Waits for the end and removes what is left."""
-    found = folder.processes() or found
+    found = _known(folder) or found
     if found is not None:
         if not processes.wait(found.pid, found.started, 5.0):
             processes.kill(found.pid, found.started)
@@ -47,10 +46,14 @@ def reap(folders: Folders, parents: cgroups.Groups) -> tuple[str, ...]:
     for name, groups in cgroups.children(parents).items():
         if name not in existing:
             cgroups.remove(groups)
-    for path in set(parents.values()):
-        with suppress(OSError):
-            Path(path).rmdir()  # succeeds when nobody is inside
+    cgroups.tidy(parents)
     return tuple(reaped)
+
+
+def _known(folder: Folder) -> Processes | None:
+    with suppress(IntegrityError):
+        return folder.processes()
+    return None  # damaged; what the control groups hold is ended all the same
 
 
 def _owned(folder: Folder) -> bool:

@@ -71,6 +71,7 @@ class Spawner:
         self.handlers: dict[int, Callable[[], None]] = {}
         self.sandboxes: dict[int, Sandbox] = {}
         self.users: dict[int, int] = {}
+        self.parents: cgroups.Groups = {}
         self.filter = seccomp.program()
         self.done = False
         self.watch(control.fileno(), self.on_request)
@@ -123,6 +124,7 @@ class Spawner:
         """Forks the process that becomes bubblewrap."""
         base: int | None = request["base"]
         userns = None if base is None else self.user_namespace(base)
+        self.parents = request["parents"]
         groups = cgroups.create(request["parents"], request["name"], **request["limits"]) if request["parents"] else {}
         request["groups"] = groups
         pipes = [os.pipe() for _ in range(3)]
@@ -241,6 +243,7 @@ class Spawner:
                 os.waitpid(sandbox.pid, 0)
             cgroups.remove(sandbox.groups)
             remove_folder(sandbox.folder)
+        cgroups.tidy(self.parents)
 
 
 def become(request: dict[str, Any], filter_: bytes, userns: int | None, listener: int, pipes: list[int]) -> NoReturn:
