@@ -48,7 +48,7 @@ class Watch:
     def pytest_runtest_protocol(self) -> None:
         self._seen = {}
 
-    def pytest_runtest_setup(self) -> None:
+    def pytest_runtest_call(self) -> None:
         if self.traced:
             sys.settrace(self._enter)
 
