@@ -1,0 +1,280 @@
+"""What policies may reach, what tools answer, what a host writes down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import FunctionType, MethodType, ModuleType
+from typing import Any, ClassVar
+
+import anyio
+import pytest
+
+from ropewalk.core.errors import CallerError
+from ropewalk.core.outcomes import Termination
+from ropewalk.interface.episode import ToolCall
+from ropewalk.rollout.begin import begin_run
+from ropewalk.rollout.episodes import tools
+from ropewalk.rollout.episodes.clean import clean_plain
+from ropewalk.rollout.episodes.context import AgentContext, SearchContext
+from ropewalk.rollout.episodes.materials import Materials
+from ropewalk.rollout.episodes.play import Attempt, Played
+from ropewalk.rollout.episodes.shelf import Shelf
+from ropewalk.rollout.plan import Plan, PoliciesPlan, PolicyName, RunPlan, SearchSettings
+from ropewalk.rollout.policies.contract import ContextKind, PolicyEnd
+from ropewalk.sandbox.contract import SandboxSpec
+from tests.unit.rollout.worlds import FIXED, Durable, MemoryJudge, MemorySandbox, MemorySandboxes, Result
+
+
+class Acting:
+    """A policy made of a function."""
+
+    name = "acting"
+
+    def __init__(self, act: Any, context: ContextKind = ContextKind.AGENT) -> None:
+        self.act = act
+        self.context = context
+
+    async def run(self, context: Any) -> PolicyEnd | None:
+        end: PolicyEnd | None = await self.act(context)
+        return end
+
+    async def close(self) -> None:
+        pass
+
+
+async def play(folder: Path, policy: Any, *, run: RunPlan | None = None, forks: int = 3, answer: Any = None) -> Played:
+    folder.mkdir(exist_ok=True)
+    durable = Durable(folder)
+    world, journal = durable.world(), durable.journal()
+    plan = Plan(
+        run=run or RunPlan(policies=(PolicyName.NOOP,), group=1),
+        policy=PoliciesPlan(search=SearchSettings(forks_max=forks)),
+    )
+    task = durable.task()
+    row = journal.episodes(begin_run(world, journal, plan, [task]))[0]
+    sandboxes: Any = world.sandboxes
+    sandboxes.answer = answer
+    ready = await (await sandboxes.create(SandboxSpec(tenant="tests", image="0" * 64))).snapshot()
+    running = set(sandboxes.running)
+    attempt = Attempt(
+        world, plan, task, row, snapshot=ready.id, policy=policy, materials=Materials(world),
+        shelf=Shelf(sandboxes, journal), on_step=lambda step: None,
+    )  # fmt: skip
+    try:
+        return await attempt.play()
+    finally:
+        assert set(sandboxes.running) == running
+
+
+def reachable(value: Any) -> Iterator[Any]:
+    """Everything that attributes, closures, containers and bound methods lead to."""
+    pending, seen = [value], set()
+    while pending:
+        each = pending.pop()
+        plain = isinstance(each, ModuleType | str | bytes | int | float | type(None))
+        if id(each) in seen or plain or type(each).__module__.startswith("sqlalchemy"):
+            continue
+        seen.add(id(each))
+        yield each
+        if isinstance(each, dict):
+            pending += [*each, *each.values()]
+        elif isinstance(each, list | tuple | set | frozenset):
+            pending += each
+        elif isinstance(each, FunctionType):
+            pending += [cell.cell_contents for cell in each.__closure__ or () if cell != type(cell)()]
+        elif isinstance(each, MethodType):
+            pending += [each.__self__, each.__func__]
+        elif not isinstance(each, type):
+            for kind in type(each).__mro__:
+                slots = kind.__dict__.get("__slots__", ())
+                pending += [
+                    getattr(each, s) for s in ([slots] if isinstance(slots, str) else slots) if hasattr(each, s)
+                ]
+            pending.append(getattr(each, "__dict__", {}))
+
+
+async def test_nothing_that_an_agent_holds_leads_to_a_sandbox_or_a_grader(tmp_path: Path) -> None:
+    forbidden = (MemorySandbox, MemorySandboxes, MemoryJudge, Shelf, Materials, Attempt)
+    found: list[Any] = []
+    seen: list[int] = []
+
+    async def look(context: Any) -> None:
+        await context.shell("true")
+        found.extend(each for each in reachable(context) if isinstance(each, forbidden))
+        seen.append(sum(1 for _ in reachable(context)))
+        assert not [name for name in dir(context) if "fork" in name or "snapshot" in name or "grade" in name]
+
+    assert (await play(tmp_path, Acting(look))).trouble is None
+    assert not found and seen[0] > 5
+
+
+async def test_the_walk_would_find_a_sandbox(tmp_path: Path) -> None:
+    """The test above can fail: a search's context does lead to the sandboxes."""
+    found: list[Any] = []
+
+    async def look(context: Any) -> None:
+        found.append(next(each for each in reachable(context) if isinstance(each, MemorySandboxes)))
+
+    assert (await play(tmp_path, Acting(look, ContextKind.SEARCH))).trouble is None
+    assert found
+
+
+async def test_steps_are_counted_and_end(tmp_path: Path) -> None:
+    outputs: list[str] = []
+
+    async def act(context: AgentContext) -> None:
+        outputs.extend([(await context.shell("x")).output for _ in range(4)])
+        assert context.steps_left == 0
+
+    played = await play(tmp_path, Acting(act), run=RunPlan(policies=(PolicyName.NOOP,), steps=2))
+    assert len(played.record.steps) == 2 and outputs[2:] == ["error: no steps left."] * 2
+
+
+async def test_a_policy_that_never_stops_is_ended_by_time(tmp_path: Path) -> None:
+    async def act(context: AgentContext) -> None:
+        while True:
+            await context.shell("x")
+
+    run = RunPlan(policies=(PolicyName.NOOP,), steps=1, episode_timeout_s=0.2)
+    record = (await play(tmp_path, Acting(act), run=run)).record
+    assert record.termination is Termination.TIMEOUT and record.truncated and record.bundle
+
+
+async def test_a_hanging_command_is_ended_with_the_episode(tmp_path: Path) -> None:
+    async def act(context: AgentContext) -> None:
+        await context.shell("hang")
+
+    run = RunPlan(policies=(PolicyName.NOOP,), steps=1, episode_timeout_s=0.2)
+    assert (await play(tmp_path, Acting(act), run=run)).record.termination is Termination.TIMEOUT
+
+
+async def test_a_crashing_policy_is_not_scored(tmp_path: Path) -> None:
+    async def act(context: AgentContext) -> None:
+        raise ValueError("oops")
+
+    played = await play(tmp_path, Acting(act))
+    assert played.trouble is not None and played.trouble.cause == "policy_crashed" and not played.trouble.retriable
+    assert played.record.termination.ours and played.record.bundle is None
+
+
+async def test_changed_files_are_written_down_by_step(tmp_path: Path) -> None:
+    async def act(context: AgentContext) -> None:
+        await context.shell("write pkg/code.py one")
+        await context.read("pkg/code.py")
+        await context.shell("write notes.txt not declared")
+        await context.edit("pkg/new.py", "", "two")
+
+    steps = (await play(tmp_path, Acting(act))).record.steps
+    assert [sorted(step.files_changed) for step in steps] == [["pkg/code.py"], [], [], ["pkg/new.py"]]
+
+
+async def test_what_cannot_be_recorded_is_made_fit(tmp_path: Path) -> None:
+    """Lone surrogates, NaN and huge integers have no canonical form: they must not cost the episode its record."""
+    arguments = {"command": "echo \ud800", "nan": float("nan"), "huge": 10**30, "deep": [[[{}]]]}
+
+    async def act(context: AgentContext) -> None:
+        await context.act([ToolCall(name="shell\udfff", arguments=arguments)])
+        await context.shell("say \ud800")
+
+    played = await play(tmp_path, Acting(act), answer=lambda *_: Result(stdout="bad \udcff"))
+    assert played.trouble is None and played.record.content.startswith("trajectory:")
+    assert played.record.steps[0].calls[0].arguments["nan"] == "nan"
+    deep: Any = []
+    for _ in range(100):
+        deep = [deep]
+    assert "nested too deeply" in str(clean_plain(deep))
+
+
+async def test_a_search_forks_within_its_budget(tmp_path: Path) -> None:
+    async def search(context: SearchContext) -> None:
+        async with context.fork() as trial:
+            await trial.write({"pkg/code.py": b"in the fork alone"})
+        await context.step(ToolCall(name="try_edit"), tools.ToolResult(output="kept"), keep={"pkg/code.py": FIXED})
+        async with context.fork() as trial:
+            assert (await trial.exec(["x"], timeout_s=1.0)).exit_code == 0
+        async with context.fork():
+            pass
+        assert context.forks_left == 0
+        with pytest.raises(CallerError, match="budget of 3 forks"):
+            async with context.fork():
+                pass
+
+    played = await play(tmp_path, Acting(search, ContextKind.SEARCH))
+    assert played.trouble is None and played.record.usage["forks"] == 3
+    assert played.bundle is not None and list(played.bundle.files) == ["pkg/code.py"]
+
+
+class TestTools:
+    """Mistakes are results that teach."""
+
+    workdir: ClassVar[str] = "/work"
+
+    async def perform(self, name: str, answer: Any = None, **arguments: Any) -> tools.ToolResult:
+        service = MemorySandboxes({})
+        service.answer = answer
+        sandbox = await service.create(SandboxSpec(tenant="tests", image="0" * 64))
+        sandbox.files["/work/long.txt"] = "\n".join(str(n) for n in range(1000)).encode()
+        sandbox.files["/work/binary"] = b"\xff\x00"
+        call = ToolCall(name=name, arguments=arguments)
+        return await tools.perform(call, sandbox, workdir="/work", timeout_s_max=5.0)  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize(
+        ("name", "arguments", "message"),
+        [
+            ("python", {}, "no tool 'python'. The tools are: shell, read, edit"),
+            ("shell", {}, "missing required field `command`"),
+            ("shell", {"command": 3}, "Expected `str`, got `int`"),
+            ("shell", {"command": "x", "timeout_s": -1}, "timeout_s"),
+            ("shell", {"command": "x", "cmd": "y"}, "unknown field `cmd`"),
+            ("shell", {"unparsable": "{"}, "no JSON object"),
+            ("shell", {"command": "a\0b"}, "NUL"),
+            ("read", {"path": "none.py"}, "no such file"),
+            ("read", {"path": "long.txt", "start_line": 2000}, "has 1000 lines"),
+            ("read", {"path": "a\0"}, "NUL"),
+            ("edit", {"path": "pkg/code.py", "old": "zzz", "new": ""}, "0 times"),
+            ("edit", {"path": "pkg/code.py", "old": "x", "new": "y"}, "2 times"),
+            ("edit", {"path": "pkg/code.py", "old": "def", "new": "def"}, "the same text"),
+            ("edit", {"path": "pkg/code.py", "old": "", "new": "y"}, "exists already"),
+            ("edit", {"path": "none.py", "old": "a", "new": "y"}, "no such file"),
+            ("edit", {"path": "binary", "old": "a", "new": "y"}, "UTF-8"),
+        ],
+    )
+    async def test_mistakes(self, name: str, arguments: dict[str, Any], message: str) -> None:
+        result = await self.perform(name, **arguments)
+        assert result.output.startswith("error: ") and message in result.output and result.exit_code == 2
+
+    async def test_reading(self) -> None:
+        result = await self.perform("read", path="long.txt", start_line=10, lines=2)
+        assert result.output == "   10  9\n   11  10\n[989 more lines]"
+
+    async def test_editing(self) -> None:
+        result = await self.perform("edit", path="pkg/code.py", old="x + 2", new="x * 2")
+        assert result.output == "Changed /work/pkg/code.py at line 2." and result.exit_code == 0
+
+    async def test_long_output_loses_its_middle(self) -> None:
+        result = await self.perform("shell", lambda *_: Result(stdout="a" * 20_000, truncated=True), command="x")
+        assert len(result.output) < 17_000 and "4000 characters cut" in result.output
+        assert "larger than the sandbox keeps" in result.output
+
+    @pytest.mark.parametrize(
+        ("result", "message"),
+        [
+            (Result(exit_code=None, termination=Termination.TIMEOUT), "stopped after 5 s"),
+            (Result(exit_code=None, signal=9, termination=Termination.OUT_OF_MEMORY), "ended: out_of_memory"),
+            (Result(exit_code=None, signal=11), "ended by signal 11"),
+        ],
+    )
+    async def test_ends(self, result: Result, message: str) -> None:
+        answer = await self.perform("shell", lambda *_: result, command="x")
+        assert message in answer.output and answer.termination is result.termination
+
+
+async def test_a_search_whose_episode_is_cancelled_leaves_no_fork(tmp_path: Path) -> None:
+    async def search(context: SearchContext) -> None:
+        async with context.fork():
+            await anyio.sleep(3600)
+
+    run = RunPlan(policies=(PolicyName.NOOP,), episode_timeout_s=0.1)
+    played = await play(tmp_path, Acting(search, ContextKind.SEARCH), run=run)
+    assert played.record.termination is Termination.TIMEOUT
