@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ropewalk.core.errors import CallerError
+from ropewalk.core.syntax import parse_module
 from ropewalk.reward.values.assertions import (
     SWALLOWS,
     Comparison,
@@ -84,7 +85,7 @@ class _Module:
         if len(text) > SOURCE_BYTES_MAX:
             raise CallerError(f"A test module of {len(text)} characters; {SOURCE_BYTES_MAX} allowed.")
         try:
-            self.tree = ast.parse(text)
+            self.tree = parse_module(text)
             self.pruned = only is not None and _prune(self.tree, only)
             self.scope = Scope(self.tree)
             self.tests = [_Test(prefix + name, node, Scope(node, self.scope)) for name, node in _tests(self.tree)]

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from ropewalk.core.records import Record
+from ropewalk.core.syntax import parse_module
 
 INSERTIONS_MAX = 24
 """Statements tried in one place."""
@@ -72,7 +73,7 @@ class _File:
 def candidates(path: str, source: bytes, suspicion: Mapping[int, float]) -> list[Candidate]:
     """All edits on suspicious lines of one file, best first; empty where it does not parse."""
     try:
-        tree = ast.parse(source)
+        tree = parse_module(source)
     except (SyntaxError, ValueError, RecursionError):
         return []
     starts = [0]
@@ -103,7 +104,7 @@ def parses_differently(candidate: Candidate, source: bytes) -> bool:
     """Whether the edit gives a program, and another one."""
     edited = candidate.apply(source)
     try:
-        return ast.dump(ast.parse(edited)) != ast.dump(ast.parse(source))
+        return ast.dump(parse_module(edited)) != ast.dump(parse_module(source))
     except (SyntaxError, ValueError, RecursionError):
         return False
 
