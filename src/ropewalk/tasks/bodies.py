@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from ropewalk.core.records import digest_bytes
+from ropewalk.core.syntax import parse_module
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Scope = ast.Module | ast.ClassDef | Function
@@ -37,7 +38,7 @@ class Body:
 def parse(source: bytes | str) -> ast.Module | None:
     """The module's syntax tree, or None where this Python cannot parse it."""
     try:
-        return ast.parse(source)
+        return parse_module(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 
@@ -99,11 +100,11 @@ class BodyKeys:
     def key(self, test_id: str) -> str:
         """The body's digest; where the function cannot be found, one that all tests of that name share."""
         body = self.body(test_id)
-        return body.digest if body else f"unknown:{test_function(test_id).rsplit('::', 1)[-1]}"
+        return body.digest if body else f"unknown:{without_parameters(test_id).rsplit('::', 1)[-1]}"
 
     def body(self, test_id: str) -> Body | None:
         """The function behind a test id, looked up through base classes as Python would."""
-        path, _, rest = test_function(test_id).partition("::")
+        path, _, rest = without_parameters(test_id).partition("::")
         *classes, name = rest.split("::")
         if not classes:
             return self._functions.get(path, {}).get(name)
@@ -122,7 +123,7 @@ class BodyKeys:
         return None
 
 
-def test_function(test_id: str) -> str:
+def without_parameters(test_id: str) -> str:
     """A test id without its parameters: `tests/test_a.py::TestA::test_b[1-2]` → `tests/test_a.py::TestA::test_b`."""
     path, separator, rest = test_id.partition("::")
     return path + separator + rest.split("[", 1)[0]
@@ -141,7 +142,7 @@ def _without_docstrings(statement: ast.stmt) -> ast.AST:
     inner = [n for n in ast.walk(statement) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))]
     if not inner:
         return statement
-    copy = ast.parse(ast.unparse(statement))
+    copy = parse_module(ast.unparse(statement))
     for node in ast.walk(copy):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             node.body = _body(node) or [ast.Pass()]

@@ -18,11 +18,12 @@ from typing import Any, Final
 import anyio
 
 from ropewalk.core.records import digest
+from ropewalk.core.syntax import parse_expression
 from ropewalk.sandbox.contract import SandboxSpec
 from ropewalk.tasks.assembly import Problem
 from ropewalk.tasks.bench import Bench, limit_s
 from ropewalk.tasks.tree import SourceTree
-from ropewalk.tasks.worlds import WORKDIR, import_paths, test_layer_files
+from ropewalk.tasks.worlds import WORKDIR, import_paths, tests_layer_files
 
 CASES_MAX: Final = 12
 """Kept; more would only cost time at every grading."""
@@ -105,7 +106,7 @@ async def _replay(
 async def _run(
     bench: Bench, problem: Problem, source: str, mode: str, job: dict[str, Any], *, timeout_s: float, hash_seed: int
 ) -> Any:
-    files = test_layer_files(problem.tests, import_paths=import_paths(problem.tree), plugins=bench.world.plugins)
+    files = tests_layer_files(problem.tests, import_paths=import_paths(problem.tree), plugins=bench.world.plugins)
     tests = await bench.layer(files)
     world = bench.world
     spec = SandboxSpec(tenant=world.tenant, image=world.image, layers=(*world.wheels, source, tests), workdir=WORKDIR)
@@ -163,7 +164,7 @@ def _module_name(path: str, tree: SourceTree) -> str:
 def _vary(text: str, source: random.Random) -> str | None:
     """Arguments with one or two constants or elements changed."""
     try:
-        tree = ast.parse(text, mode="eval")
+        tree = parse_expression(text)
     except SyntaxError:
         return None
     for _ in range(source.choice((1, 1, 2))):
@@ -234,7 +235,7 @@ def _module(cases: Sequence[tuple[tuple[str, str, str], str]]) -> tuple[str, lis
 
 def _call(text: str) -> str:
     """`((1, 2), {'a': 3})` → `1, 2, a=3`."""
-    tree = ast.parse(text, mode="eval").body
+    tree = parse_expression(text).body
     assert isinstance(tree, ast.Tuple)
     positional, keywords = tree.elts
     assert isinstance(positional, ast.Tuple)

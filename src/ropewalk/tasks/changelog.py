@@ -39,7 +39,7 @@ def sections(text: str) -> tuple[tuple[str, str], ...]:
     lines = text.splitlines()
     heads = [(number, heading) for number in range(len(lines)) if (heading := _heading(lines, number)) is not None]
     found = []
-    for (start, heading), end in zip(heads, [*(number for number, _ in heads[1:]), len(lines)], strict=True):
+    for (start, heading), end in zip(heads, [*(number for number, _ in heads[1:]), len(lines)], strict=False):
         body = lines[start + 1 : end]
         entry = _ENTRY.match(lines[start])
         if entry:

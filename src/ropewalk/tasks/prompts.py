@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ropewalk.tasks.bodies import test_function
+from ropewalk.tasks.bodies import without_parameters
 
 _TESTS_MAX = 12
 
@@ -44,7 +44,7 @@ def mutant_prompt(*, distribution: str, version: str, killers: Sequence[str], co
 
 
 def _ending(parts: list[str], killers: Sequence[str], command: Sequence[str]) -> str:
-    functions = list(dict.fromkeys(test_function(killer) for killer in killers))
+    functions = list(dict.fromkeys(without_parameters(killer) for killer in killers))
     listed = "\n".join(f"    {name}" for name in functions[:_TESTS_MAX])
     if len(functions) > _TESTS_MAX:
         listed += f"\n    and {len(functions) - _TESTS_MAX} more"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from ropewalk.core.records import Record
-from ropewalk.tasks.bodies import BodyKeys, functions, test_function
+from ropewalk.tasks.bodies import BodyKeys, functions, without_parameters
 
 _BODIES_MAX = 12
 """Of one unit; what is larger is cut into parts, so that a task stays one piece of work."""
@@ -110,12 +110,12 @@ def _crowd(killers: list[str], reached: Mapping[str, Iterable[str]], changed: Ch
 
 
 def _key(level: str, killer: str, crowd: Mapping[str, list[str]]) -> str:
-    path, *names = test_function(killer).split("::")
+    path, *names = without_parameters(killer).split("::")
     if level == "class":
         return "::".join([path, *names[:-1]]) if len(names) > 1 else ""
     if level == "symbol":
         return f"{path}\n{crowd[killer][0]}" if crowd.get(killer) else ""
-    return path if level == "module" else test_function(killer)
+    return path if level == "module" else without_parameters(killer)
 
 
 def _name(level: str, key: str) -> str:

@@ -1,0 +1,236 @@
+from __future__ import annotations
+
+import base64
+import bz2
+import gzip
+import io
+import lzma
+import marshal
+import py_compile
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ropewalk.tasks.bodies import functions
+from ropewalk.tasks.fingerprints import Fingerprints, take_fingerprints
+from ropewalk.tasks.leaks import Leak, Scanner, scan_text
+from ropewalk.tasks.tree import make_tree
+
+BEFORE = b'''def chunked(items, size):
+    """Pieces."""
+    return [items[i : i + size] for i in range(0, len(items), size) if size]
+
+
+def helper(x):
+    return x
+'''
+AFTER = b'''def chunked(items, size):
+    """Pieces."""
+    if size < 1:
+        raise ValueError("a size must be at least one, and this one is less")
+    found = [items[start : start + size] for start in range(0, len(items), size)]
+    return found
+
+
+def helper(x):
+    return x
+'''
+TESTS = b"""from pkg import chunked
+
+
+def test_visible():
+    assert chunked([1, 2], 1) == [[1], [2]]
+
+
+def test_secret():
+    found = chunked([10, 20, 30, 40], 3)
+    assert found == [[10, 20, 30], [40]]
+    assert chunked([], 3) == []
+"""
+TREE = make_tree({"pkg/__init__.py": BEFORE}, distribution="pkg", version="1.0")
+
+
+def secrets() -> Fingerprints:
+    return take_fingerprints(
+        TREE,
+        before={"pkg/__init__.py": BEFORE},
+        after={"pkg/__init__.py": AFTER},
+        tests={"tests/test_pkg.py": TESTS},
+        held_out={functions(TESTS)["test_secret"].digest},
+    )
+
+
+class Store:
+    """Layers that are plain folders."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def put(self, name: str, files: dict[str, bytes]) -> str:
+        for path, content in files.items():
+            place = self.root / name / path
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(content)
+        return name
+
+    def path(self, digest: str) -> Path:
+        return self.root / digest
+
+
+CLEAN = {
+    "work/pkg/__init__.py": BEFORE,
+    "work/pkg-1.0.dist-info/METADATA": b"Name: pkg\nVersion: 1.0\n",
+    "work/tests/test_pkg.py": TESTS[: TESTS.index(b"def test_secret")],
+}
+
+
+def scan(tmp_path: Path, planted: dict[str, bytes], *, in_image: bool = False) -> tuple[Leak, ...]:
+    store = Store(tmp_path)
+    stdlib = {"usr/local/lib/python3.11/chunks.py": b"def chunked(a):\n    return [a]\n"}
+    image = store.put("image", stdlib | (planted if in_image else {}))
+    task = store.put("task", CLEAN | ({} if in_image else planted))
+    return Scanner(store, tmp_path / "index").scan(secrets(), image=[image], layers=[task])
+
+
+def archived(make: Callable[[bytes], bytes]) -> bytes:
+    return make(AFTER)
+
+
+def tarred(content: bytes) -> bytes:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as archive:
+        member = tarfile.TarInfo("pkg/__init__.py")
+        member.size = len(content)
+        archive.addfile(member, io.BytesIO(content))
+    return stream.getvalue()
+
+
+def zipped(content: bytes) -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("pkg/__init__.py", content)
+    return stream.getvalue()
+
+
+def compiled(content: bytes, folder: Path) -> bytes:
+    source = folder / "m.py"
+    source.write_bytes(content)
+    return Path(py_compile.compile(str(source), cfile=str(folder / "m.pyc"), doraise=True) or "").read_bytes()
+
+
+def test_a_clean_task_has_no_leaks(tmp_path: Path) -> None:
+    assert scan(tmp_path, {}) == ()
+
+
+FUNCTION = AFTER[: AFTER.index(b"\n\ndef helper")] + b"\n"
+RENAMED = b"class Tools:\n    def pieces(items, size):\n" + b"".join(
+    b"    " + line + b"\n" for line in FUNCTION.splitlines()[2:]
+)
+SECRET = TESTS[TESTS.index(b"def test_secret") :]
+PLANTED: dict[str, tuple[str, bytes]] = {
+    "the whole file": ("fixed file", AFTER),
+    "the function in another file": ("fixed function", b"import os\n\n\n" + FUNCTION),
+    "the function without its docstring": ("fixed function", FUNCTION.replace(b'    """Pieces."""\n', b"")),
+    "a tar": ("fixed file", tarred(AFTER)),
+    "a gzipped tar": ("fixed file", gzip.compress(tarred(AFTER))),
+    "a zip": ("fixed file", zipped(AFTER)),
+    "gzip": ("fixed file", gzip.compress(AFTER)),
+    "bzip2": ("fixed file", bz2.compress(AFTER)),
+    "xz": ("fixed file", lzma.compress(AFTER)),
+    "an object of git": ("fixed file", zlib.compress(b"blob %d\0" % len(AFTER) + AFTER)),
+    "base64": ("encoded", base64.b64encode(b"x" + AFTER)),
+    "base64 in lines": ("encoded", b"data = '''\n" + base64.encodebytes(b"xy" + AFTER) + b"'''\n"),
+    "a held-out test": ("held-out test", b"def test_secret():\n" + b"\n".join(SECRET.splitlines()[1:]) + b"\n"),
+    "the tests' whole module": ("fixed file", TESTS),
+    "base64 of a held-out test": ("encoded", base64.b64encode(SECRET)),
+}
+
+
+@pytest.mark.parametrize("what", PLANTED)
+@pytest.mark.parametrize("in_image", [False, True])
+def test_planted(what: str, in_image: bool, tmp_path: Path) -> None:
+    kind, content = PLANTED[what]
+    place = "usr/share/odd.py" if in_image else "work/odd.py"
+    found = scan(tmp_path, {place: content}, in_image=in_image)
+    assert kind in {leak.kind for leak in found}, found
+    assert all(leak.path.startswith(place) for leak in found)
+
+
+def test_a_new_name_does_not_hide_a_function_in_a_task(tmp_path: Path) -> None:
+    assert {leak.kind for leak in scan(tmp_path, {"work/pkg/tools.py": RENAMED})} == {"fixed function"}
+
+
+def test_a_held_out_test_in_a_text_or_patch(tmp_path: Path) -> None:
+    patch = b"".join(b"+" + line + b"\n" for line in SECRET.splitlines())
+    assert {leak.kind for leak in scan(tmp_path, {"work/notes.txt": patch})} == {"held-out test"}
+
+
+@pytest.mark.parametrize("in_image", [False, True])
+def test_compiled_modules(in_image: bool, tmp_path: Path) -> None:
+    planted = {"usr/odd.pyc" if in_image else "work/pkg/__pycache__/m.pyc": compiled(AFTER, tmp_path)}
+    assert {leak.kind for leak in scan(tmp_path / "l", planted, in_image=in_image)} == {"compiled"}
+
+
+def test_compiled_by_another_python(tmp_path: Path) -> None:
+    foreign = b"\x01\x02\r\n" + b"\0" * 12 + marshal.dumps(compile(AFTER, "m", "exec"))
+    assert {leak.kind for leak in scan(tmp_path, {"work/x.pyc": foreign})} == {"unreadable"}
+
+
+def test_a_damaged_compiled_module_is_no_crash(tmp_path: Path) -> None:
+    broken = compiled(AFTER, tmp_path)[:40]
+    assert scan(tmp_path / "l", {"work/x.pyc": broken + b"chunk"}) == ()
+
+
+def test_version_control(tmp_path: Path) -> None:
+    assert [leak.kind for leak in scan(tmp_path, {"work/.git/HEAD": b"ref: x\n"})] == ["version control"]
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("usr/local/lib/python3.11/site-packages/pkg-1.1.dist-info/METADATA", "other release"),
+        ("work/pkg-2.0-py3.11.egg-info/PKG-INFO", "other release"),
+        ("root/.cache/pkg-1.1-py3-none-any.whl", "other release"),
+        ("usr/local/lib/python3.11/site-packages/pkg/__init__.py", "installed package"),
+        ("usr/lib/python3/dist-packages/pkg.py", "installed package"),
+    ],
+)
+def test_other_releases_and_installed_copies(path: str, kind: str, tmp_path: Path) -> None:
+    for in_image in (False, True):
+        found = scan(tmp_path / str(in_image), {path: b""}, in_image=in_image)
+        assert {leak.kind for leak in found} == {kind}
+
+
+def test_the_package_in_its_own_tree_and_a_namesake_deeper_down_are_fine(tmp_path: Path) -> None:
+    assert scan(tmp_path, {"usr/local/lib/python3.11/xml/pkg.py": b"x = 1\n"}, in_image=True) == ()
+
+
+def test_what_both_states_hold_is_no_secret() -> None:
+    names = {secret.place for secret in secrets().secrets}
+    assert names == {"pkg/__init__.py::chunked", "tests/test_pkg.py::test_secret"}
+
+
+def test_links_are_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "task" / "work").mkdir(parents=True)
+    (tmp_path / "fixed.py").write_bytes(AFTER)
+    (tmp_path / "task" / "work" / "link.py").symlink_to(tmp_path / "fixed.py")
+    assert scan(tmp_path, {}) == ()
+
+
+def test_the_index_of_an_image_is_kept_and_used(tmp_path: Path) -> None:
+    assert scan(tmp_path, {}) == ()
+    kept = list((tmp_path / "index").iterdir())
+    assert len(kept) == 1
+    stamp = kept[0].stat().st_mtime_ns
+    assert scan(tmp_path, {}) == ()
+    assert kept[0].stat().st_mtime_ns == stamp
+
+
+def test_a_prompt_that_tells_too_much() -> None:
+    assert scan_text("Make chunked refuse sizes below one.", secrets()) == ()
+    assert [leak.kind for leak in scan_text("Hint:\n\n" + SECRET.decode(), secrets())] == ["held-out test"]
+    assert [leak.kind for leak in scan_text(AFTER.decode(), secrets())] == ["fixed function"]
