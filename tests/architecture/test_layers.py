@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.architecture.sources import MODULES, PACKAGE, PROJECT, imports_of, tree_of
+from tests.architecture.sources import INSIDE, MODULES, PACKAGE, PROJECT, imports_of, tree_of
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -46,7 +46,7 @@ def test_heavy_packages_stay_in_their_layers(module: Path) -> None:
 @pytest.mark.parametrize("module", MODULES, ids=str)
 def test_no_import_inside_a_function(module: Path) -> None:
     """Except in driver loading and in the command line, whose commands load what they need when they run."""
-    if "drivers.py" in module.name or module.relative_to(PACKAGE).parts[0] in ("cli", "benchmarks"):
+    if module in INSIDE or "drivers.py" in module.name or module.relative_to(PACKAGE).parts[0] in ("cli", "benchmarks"):
         return
     inside = [
         f"{module}:{node.lineno}"
@@ -65,7 +65,8 @@ def test_every_module_imports_with_the_base_install() -> None:
         for module in MODULES
         if "drivers" not in module.parts
         and "testing" not in module.parts
-        and module.name not in ("agent.py", "spawner.py", "probe.py", "__main__.py")
+        and module not in INSIDE
+        and module.name != "__main__.py"
     ]
     program = f"import importlib\nfor name in {names!r}: importlib.import_module(name)"
     outcome = subprocess.run(
