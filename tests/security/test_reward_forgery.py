@@ -189,7 +189,7 @@ def _found():
 """, call="for one in _found(): return dict(one)"),
     Attack("a secret anywhere in memory or on disk", fools=False, code="""
 import re, subprocess
-NEEDLE = re.compile(rb"a'?\"?[:,] ?97[0]3")
+NEEDLE = re.compile(rb"a'?.?[:,] ?97[0]3")
 def _anywhere():
     for line in open("/proc/self/maps"):
         span = re.match(r"([0-9a-f]+)-([0-9a-f]+) r", line)
@@ -242,7 +242,8 @@ if _emitter:
 """),
     Attack("the encoder says what pleases", fools=False,
            code="import sys\nif 'encode' in sys.modules: sys.modules['encode'].encode = lambda value: ['d', []]"),
-    Attack("no JSON at all", fools=False, code=CHANNEL + "for _fd in _channel(): os.write(_fd, b'[' * 200000 + b'\\n')"),
+    Attack("no JSON at all", fools=False,
+           code=CHANNEL + "for _fd in _channel(): os.write(_fd, b'[' * 200000 + b'\\n')"),
     Attack("output without end", fools=False, cause="candidate_output", code=CHANNEL, call="""
         for fd in _channel():
             for _ in range(300):
@@ -259,8 +260,10 @@ if _emitter:
             while True: sink.write(bytes(1 << 22))
 """),
     Attack("crash", fools=False, call="import ctypes; ctypes.string_at(0)"),
-    Attack("kill everybody", fools=False, call="import os; os.kill(-1, 9); os.kill(1, 9); os.kill(os.getppid(), 9)"),
-    Attack("left behind", fools=False, call="import subprocess; subprocess.Popen(['sleep', '600'], start_new_session=True)"),
+    Attack("kill everybody", fools=False,
+           call="import os; os.kill(-1, 9); os.kill(1, 9); os.kill(os.getppid(), 9)"),
+    Attack("left behind", fools=False,
+           call="import subprocess; subprocess.Popen(['sleep', '600'], start_new_session=True)"),
     Attack("a thread that stays", fools=False,
            code="import threading, time\nthreading.Thread(target=time.sleep, args=(600,)).start()"),
     Attack("writes over the probe and the tests", fools=False, code="""
@@ -270,7 +273,8 @@ for _path in glob.glob("/tmp/**/*.py", recursive=True) + glob.glob("/work/tests/
 """),
     # What may not be handed in
     Attack("pytest.ini", files={"pytest.ini": "[pytest]\naddopts = --collect-only\n"}, cause="bundle_refused"),
-    Attack("pyproject", files={"pyproject.toml": "[tool.pytest.ini_options]\naddopts = '--co'\n"}, cause="bundle_refused"),
+    Attack("pyproject", cause="bundle_refused",
+           files={"pyproject.toml": "[tool.pytest.ini_options]\naddopts = '--co'\n"}),
     Attack("path file", fools=False, files={"evil.pth": "import os; os._exit(0)\n"}, cause="bundle_refused"),
     Attack("outside the folder", fools=False, files={"../etc/evil.py": "x = 1\n"}, cause="bundle_refused"),
     Attack("absolute", fools=False, files={"/usr/lib/evil.py": "x = 1\n"}, cause="bundle_refused"),
@@ -365,7 +369,7 @@ async def _naive_pays(world: GradingWorld, task: Task, problem: Problem, files: 
 
 async def _all(world: GradingWorld, task: Task, cases: dict[str, dict[str, str]]) -> dict[str, Verdict]:
     verdicts: dict[str, Verdict] = {}
-    turns = anyio.CapacityLimiter(3)
+    turns = anyio.CapacityLimiter(2)
 
     async def grade(name: str, files: dict[str, str]) -> None:
         async with turns:
@@ -411,7 +415,7 @@ async def test_a_naive_grader_pays_for_the_same_attacks(grading_root: Path) -> N
         async def run(attack: Attack) -> None:
             paid[attack.name] = await _naive_pays(world, task, LEDGER, _wrong(attack))
 
-        turns = anyio.CapacityLimiter(3)
+        turns = anyio.CapacityLimiter(2)
 
         async def in_turn(attack: Attack) -> None:
             async with turns:

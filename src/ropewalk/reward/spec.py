@@ -19,6 +19,8 @@ class GraderLimits(Record):
 
     cpu_s: float
     wall_s: float
+    """At least four times `cpu_s`: processes that make each other wait then use up their CPU time first, and so
+    cannot pass for starved."""
     memory_bytes: int = limits.SANDBOX_MEMORY_BYTES
     output_bytes_max: int = 8 * limits.MIB
     attempts_max: int = 2

@@ -26,7 +26,7 @@ from ropewalk.store.contract import Blobs
 from ropewalk.store.layout import Layout
 
 TENANT = "tests"
-LIMITS = GraderLimits(cpu_s=2.0, wall_s=8.0)
+LIMITS = GraderLimits(cpu_s=2.0, wall_s=8.0, attempts_max=3)
 
 
 @dataclass(frozen=True)

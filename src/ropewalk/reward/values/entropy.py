@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, Final
 
+from ropewalk.core.syntax import parse_module
 from ropewalk.reward.values.assertions import Kind, name_of
 from ropewalk.reward.values.codec import children, number_of
 from ropewalk.reward.values.encode import encode
@@ -41,7 +42,8 @@ def guess_bits(values: Iterable[tuple[Kind, Any]], visible: frozenset[str]) -> f
             distinct[outline(value)] = 2.0
         else:
             outlined = outline(value)
-            distinct[outlined] = 0.0 if outlined in visible else _bits(value)
+            bits = 0.0 if outlined in visible else _bits(value)
+            distinct[outlined] = min(bits, distinct.get(outlined, bits))
     return sum(distinct.values())
 
 
@@ -59,7 +61,7 @@ def outlines_in(sources: Iterable[str]) -> frozenset[str]:
 def _outlines_in(source: str) -> frozenset[str]:
     # Many graders are built against the same source.
     try:
-        tree = ast.parse(source)
+        tree = parse_module(source)
     except (SyntaxError, ValueError, RecursionError):
         return frozenset()
     found: set[str] = set()
@@ -116,6 +118,8 @@ def _bits(value: Any) -> float:
     number = number_of(value)
     if isinstance(number, bool) or value is None:
         return 1.0
+    if isinstance(number, float) and number.is_integer():
+        number = int(number)
     if isinstance(number, int):
         return min(number.bit_length() + 1.0, 4.0 if abs(number) <= 1_000 else 24.0)
     if number is not None:

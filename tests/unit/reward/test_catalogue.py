@@ -1,0 +1,87 @@
+"""Counts, intervals and calls."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ropewalk.reward.catalogue import Call, PassCounts, count, decide, pass_rate
+from ropewalk.reward.statistics import beta_cdf, beta_quantile, pass_at, wilson
+from ropewalk.reward.verdict import Verdict, VerdictStatus
+
+
+def counts(successes: int, trials: int, policy: str = "search(budget=8)", **fields: str) -> PassCounts:
+    return PassCounts(
+        task=fields.get("task", "task:1"), policy=policy, grader="g", successes=successes, trials=trials
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("successes", "trials", "call"), [
+    (8, 8, Call.SATURATED), (7, 7, Call.WATCH), (12, 12, Call.SATURATED), (15, 16, Call.SATURATED),
+    (14, 16, Call.WATCH), (21, 24, Call.SATURATED), (20, 24, Call.WATCH), (27, 32, Call.SATURATED),
+    (26, 32, Call.WATCH), (51, 64, Call.SATURATED), (50, 64, Call.WATCH), (3, 8, Call.KEEP), (0, 16, Call.KEEP),
+    (0, 64, Call.DEAD), (1, 64, Call.KEEP), (0, 0, Call.KEEP),
+])  # fmt: skip
+def test_calls(successes: int, trials: int, call: Call) -> None:
+    entry = decide([counts(successes, trials), counts(3, 3, "oracle"), counts(0, 3, "noop")])
+    assert entry.call is call, entry.reason
+
+
+def test_a_broken_task_is_broken_whatever_policies_do() -> None:
+    assert decide([counts(8, 8), counts(2, 3, "oracle")]).call is Call.BROKEN
+    assert decide([counts(8, 8), counts(1, 3, "noop")]).call is Call.BROKEN
+    assert decide([counts(3, 3, "oracle")]).call is Call.KEEP
+
+
+def test_counts_of_several_tasks_are_refused() -> None:
+    with pytest.raises(ValueError, match="exactly one"):
+        decide([counts(1, 1), counts(1, 1, task="task:2")])
+    with pytest.raises(ValueError, match="exactly one"):
+        decide([])
+
+
+def test_unscored_verdicts_count_as_unscored_alone() -> None:
+    def verdict(score: float | None) -> Verdict:
+        status = VerdictStatus.SCORED if score is not None else VerdictStatus.INFRA_ERROR
+        return Verdict(
+            episode="e", task="t", grader="g", bundle=None, status=status, score=score, cause="x", nonce="0" * 32
+        )  # fmt: skip
+
+    (found,) = count([("p", verdict(1.0)), ("p", verdict(0.0)), ("p", verdict(None))])
+    assert (found.successes, found.trials, found.unscored) == (1, 2, 1)
+
+
+@given(st.integers(1, 40), st.integers(1, 40), st.floats(0.001, 0.999))
+def test_quantile_inverts_the_distribution(a: int, b: int, p: float) -> None:
+    assert beta_cdf(beta_quantile(p, a, b), a, b) == pytest.approx(p, abs=1e-9)
+
+
+@given(st.integers(0, 12), st.integers(1, 12), st.floats(0.01, 0.99))
+def test_beta_is_a_binomial_tail(successes: int, rest: int, x: float) -> None:
+    # DLMF 8.17.5: I_x(m, n-m+1) is the probability of at least m successes in n.
+    n, m = successes + rest, successes + 1
+    tail = sum(math.comb(n, k) * x**k * (1 - x) ** (n - k) for k in range(m, n + 1))
+    assert beta_cdf(x, m, n - m + 1) == pytest.approx(tail, abs=1e-12)
+
+
+def test_known_values() -> None:
+    assert beta_cdf(0.5, 1, 1) == pytest.approx(0.5)
+    assert pass_rate(counts(0, 16)).high == pytest.approx(0.1951, abs=1e-4)
+    assert wilson(0, 10) == pytest.approx((0.0, 0.2775), abs=1e-4)
+    assert wilson(5, 10) == pytest.approx((0.2366, 0.7634), abs=1e-4)
+    assert wilson(0, 0) == (0.0, 1.0)
+    assert pass_at(1, 3, 10) == pytest.approx(0.3)
+    assert pass_at(4, 3, 10) == pytest.approx(1 - math.comb(7, 4) / math.comb(10, 4))
+    assert pass_at(4, 3, 3) is None
+    assert pass_rate(counts(3, 6)).pass_at.keys() == {"1", "4"}
+
+
+@pytest.mark.parametrize("wrong", [
+    lambda: wilson(3, 2), lambda: pass_at(0, 1, 2), lambda: beta_cdf(0.5, 0, 1), lambda: beta_quantile(2.0, 1, 1),
+])  # fmt: skip
+def test_senseless_numbers(wrong: object) -> None:
+    with pytest.raises(ValueError):
+        wrong()  # type: ignore[operator]

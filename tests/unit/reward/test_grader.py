@@ -1,0 +1,208 @@
+"""The grader over sandboxes that fail as told: who is blamed, what is tried again, what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.reward.test_records import EXPECTED, GOOD, Ended, lines
+
+from ropewalk.core.errors import CallerError, IntegrityError, UnavailableError
+from ropewalk.core.outcomes import Termination
+from ropewalk.core.records import canonical_bytes
+from ropewalk.interface.task import FileSet, Task, TaskKind, TaskOrigin
+from ropewalk.reward.bundle import Bundle
+from ropewalk.reward.grader import Grader
+from ropewalk.reward.spec import GraderLimits, GraderSpec
+from ropewalk.reward.verdict import VerdictStatus
+from ropewalk.sandbox.contract import SandboxGoneError, SandboxSpec, SandboxStats
+from ropewalk.store.blobs import open_blobs
+from ropewalk.store.contract import Blobs
+
+RIGHT = lines(*GOOD)
+WRONG = lines(GOOD[0], ["v", "a:0", 0, 8], *GOOD[2:])
+HUNG = Ended("", termination=Termination.TIMEOUT, exit_code=None, duration_s=10.0, cpu_s=0.2)
+STARVING = {"cpu_s": 0.2, "cpu_wait_s": 7.0}
+
+
+class FakeBox:
+    def __init__(self, ending: Any, stats: Mapping[str, Any]) -> None:
+        self.ending, self._stats = ending, stats
+        self.files: dict[str, bytes] = {}
+        self.stdin: dict[str, Any] = {}
+        self.closed = False
+
+    async def exec(self, command: Any, *, stdin: bytes = b"", **_: Any) -> Any:
+        self.stdin = json.loads(stdin)
+        if isinstance(self.ending, Exception):
+            raise self.ending
+        return self.ending
+
+    async def write_many(self, files: Mapping[str, bytes]) -> None:
+        self.files |= files
+
+    async def remove(self, path: str) -> None:
+        self.files.pop(path, None)
+
+    async def read_many(self, paths: Sequence[str], **_: Any) -> dict[str, bytes]:
+        return {path: self.files[path] for path in paths}
+
+    async def list(self, path: str, **_: Any) -> Sequence[Any]:
+        return ()
+
+    async def stats(self) -> SandboxStats:
+        return SandboxStats(**{**dict.fromkeys(SandboxStats.__struct_fields__), **self._stats})
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+class FakeBoxes:
+    """Each sandbox ends as the next one on the list."""
+
+    def __init__(self, *endings: Any) -> None:
+        self.endings = list(endings)
+        self.made: list[FakeBox] = []
+        self.specs: list[SandboxSpec] = []
+
+    async def create(self, spec: SandboxSpec) -> FakeBox:
+        self.specs.append(spec)
+        ending = self.endings.pop(0)
+        ending, stats = ending if isinstance(ending, tuple) else (ending, {})
+        if isinstance(ending, UnavailableError) and not isinstance(ending, SandboxGoneError):
+            raise ending
+        self.made.append(FakeBox(ending, stats))
+        return self.made[-1]
+
+
+@pytest.fixture
+def blobs(tmp_path: Path) -> Blobs:
+    return open_blobs(tmp_path / "blobs")
+
+
+@pytest.fixture
+def task(blobs: Blobs) -> Task:
+    def put(files: dict[str, str]) -> str:
+        stored = {path: blobs.put(text.encode()) for path, text in files.items()}
+        return blobs.put(canonical_bytes(FileSet(files=stored)))
+
+    spec = GraderSpec(
+        name="g", version="1.0.0", image="0" * 64, layers=(), workdir="/work", editable=("src/**/*.py",),
+        hidden=put({"tests/t.py": "shipped"}), probe=put({"probe.py": "probe"}),
+        expected=blobs.put(canonical_bytes(EXPECTED)), tests=("t::a", "t::b"), guess_bits=20.0,
+        limits=GraderLimits(cpu_s=2.0, wall_s=10.0),
+    )  # fmt: skip
+    return Task(
+        name="t", kind=TaskKind.MUTANT, prompt="", image="0" * 64, layers=(), workdir="/work", visible_tests=(),
+        visible_killers=(), test_command=(), editable=("src/**/*.py",), source=put({"src/a.py": "before"}),
+        grader=blobs.put(canonical_bytes(spec)), oracle=put({"src/a.py": "after"}),
+        origin=TaskOrigin(
+            commit="c", distribution="d", version_before="1", version_after="2", raw=(), licence="MIT"
+        ),
+    )  # fmt: skip
+
+
+def bundle_of(task: Task, blobs: Blobs, **files: str) -> Bundle:
+    return Bundle(
+        task=task.id,
+        base=task.source,
+        files={name.replace("__", "/") + ".py": blobs.put(text.encode()) for name, text in files.items()},
+    )
+
+
+def gone(termination: Termination = Termination.INFRASTRUCTURE) -> SandboxGoneError:
+    return SandboxGoneError("It is gone.", termination=termination)
+
+
+@pytest.mark.parametrize(("endings", "score", "cause", "attempts"), [
+    ([Ended(RIGHT)], 1.0, "all_matched", 1),
+    ([Ended(WRONG)], 0.0, "value_mismatch", 1),
+    ([gone(), Ended(RIGHT)], 1.0, "all_matched", 2),
+    ([gone(), Ended(WRONG)], 0.0, "value_mismatch", 2),
+    ([gone(), gone()], None, "sandbox_lost", 2),
+    ([gone(Termination.EVICTED), gone()], None, "sandbox_lost", 2),
+    ([gone(Termination.OUT_OF_MEMORY)], 0.0, "candidate_out_of_memory", 1),
+    ([UnavailableError("No room."), Ended(RIGHT)], 1.0, "all_matched", 2),
+    ([UnavailableError("No room."), UnavailableError("No room.")], None, "infra_error", 2),
+    ([HUNG], 0.0, "candidate_timeout", 1),
+    ([(HUNG, STARVING), Ended(RIGHT), Ended(WRONG)], 1.0, "all_matched", 2),
+    ([(HUNG, STARVING), (HUNG, STARVING), (HUNG, STARVING)], None, "starved", 2),
+    ([(HUNG, STARVING), (HUNG, STARVING), Ended(WRONG, duration_s=0.6, cpu_s=0.5)], 0.0, "candidate_timeout", 2),
+    ([(HUNG, STARVING), (HUNG, STARVING), Ended(WRONG, duration_s=19.0, cpu_s=0.5)], None, "starved", 2),
+])  # fmt: skip
+async def test_blame(
+    task: Task, blobs: Blobs, endings: list[Any], score: float | None, cause: str, attempts: int
+) -> None:
+    boxes = FakeBoxes(*endings)
+    grader = Grader(boxes, blobs, tenant="tests")
+    verdict = await grader.grade(task, episode="episode:1", bundle=bundle_of(task, blobs, src__a="x"))
+    assert (verdict.score, verdict.cause, verdict.usage["attempts"]) == (score, cause, attempts)
+    assert (verdict.status is VerdictStatus.SCORED) == (score is not None)
+    assert all(box.closed for box in boxes.made) and not boxes.endings
+    assert verdict.level == "H3" and len(verdict.nonce) == 32
+
+
+async def test_only_keys_and_shipped_files_enter_the_sandbox(task: Task, blobs: Blobs) -> None:
+    boxes = FakeBoxes(Ended(RIGHT))
+    await Grader(boxes, blobs, tenant="tests").grade(task, episode="e", bundle=bundle_of(task, blobs, src__a="mine"))
+    box = boxes.made[0]
+    assert box.files["/work/src/a.py"] == b"mine" and box.files["/work/tests/t.py"] == b"shipped"
+    assert box.stdin["tests"] == ["t::a", "t::b"] and box.stdin["node_ids"] is False
+    assert boxes.specs[0].layers == () and boxes.specs[0].tenant == "tests"
+
+
+async def test_without_a_bundle_nothing_runs(task: Task, blobs: Blobs) -> None:
+    grader = Grader(FakeBoxes(), blobs, tenant="tests")
+    verdict = await grader.grade(task, episode="e", bundle=None)
+    assert (verdict.score, verdict.cause) == (0.0, "no_bundle")
+    refused = Bundle(task=task.id, base=task.source, refused="link", detail="src/a.py is a link")
+    verdict = await grader.grade(task, episode="e", bundle=refused)
+    assert (verdict.score, verdict.cause, verdict.detail) == (0.0, "bundle_refused", "link: src/a.py is a link")
+    assert verdict.bundle == refused.digest
+
+
+@pytest.mark.parametrize("path", ["tests__t", "src__..__..__etc", "__etc", "pytest"])
+async def test_a_bundle_made_by_hand_is_checked_again(task: Task, blobs: Blobs, path: str) -> None:
+    verdict = await Grader(FakeBoxes(), blobs, tenant="t").grade(
+        task, episode="e", bundle=bundle_of(task, blobs, **{path: "x"})
+    )
+    assert (verdict.score, verdict.cause) == (0.0, "bundle_refused")
+
+
+async def test_the_bundle_of_another_task_is_the_callers_mistake(task: Task, blobs: Blobs) -> None:
+    other = Bundle(task="task:" + "0" * 32, base=task.source)
+    with pytest.raises(CallerError, match="belongs to"):
+        await Grader(FakeBoxes(), blobs, tenant="t").grade(task, episode="e", bundle=other)
+
+
+async def test_a_task_without_its_hidden_data_is_invalid(task: Task, tmp_path: Path) -> None:
+    empty = open_blobs(tmp_path / "empty")
+    verdict = await Grader(FakeBoxes(), empty, tenant="t").grade(
+        task, episode="e", bundle=Bundle(task=task.id, base=task.source)
+    )
+    assert (verdict.status, verdict.score, verdict.cause) == (VerdictStatus.TASK_INVALID, None, "grader_missing")
+
+
+async def test_hidden_data_that_were_changed_stop_everything(task: Task, blobs: Blobs, tmp_path: Path) -> None:
+    (stored,) = [
+        path for path in (tmp_path / "blobs").rglob("*") if path.is_file() and path.name.endswith(task.grader[4:])
+    ]
+    stored.chmod(0o600)
+    stored.write_bytes(stored.read_bytes() + b" ")
+    with pytest.raises(IntegrityError):
+        await Grader(FakeBoxes(), blobs, tenant="t").grade(
+            task, episode="e", bundle=Bundle(task=task.id, base=task.source)
+        )
+
+
+@pytest.mark.parametrize(("endings", "reason"), [
+    ([WRONG, RIGHT, RIGHT, RIGHT], "ok"), ([RIGHT], "noop_passes"), ([WRONG, RIGHT, WRONG], "oracle_fails"),
+    ([WRONG, gone(), gone()], "infra_error"),
+])  # fmt: skip
+async def test_controls(task: Task, blobs: Blobs, endings: list[Any], reason: str) -> None:
+    boxes = FakeBoxes(*(Ended(ending) if isinstance(ending, str) else ending for ending in endings))
+    controls = await Grader(boxes, blobs, tenant="t").admit_controls(task)
+    assert (controls.reason, controls.admitted) == (reason, reason == "ok")
