@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -17,15 +17,18 @@ from ropewalk.core.records import Record
 from ropewalk.interface.task import TaskKind
 from ropewalk.lake.archives import unpack
 from ropewalk.lake.ingest import Terms
-from ropewalk.lake.records import IngestResult
+from ropewalk.lake.records import IngestResult, RawRecord
 from ropewalk.lake.sources import PypiSource, parse_source
 from ropewalk.rollout.plan import SourcePlan, TasksPlan
 from ropewalk.tasks.builder import TaskBuilder, Workshop, adjacent
+from ropewalk.tasks.pins import load_pins
 from ropewalk.tasks.records import BuildEvent, BuildPlan, MutantPlan, PairPlan, ReleaseRef, TaskRecord, YieldReport
 from ropewalk.tasks.requirements import WheelLayer, read_requirements, wheel_layer
 from ropewalk.tasks.sources import LakeTrees, in_order, release_ref
 from ropewalk.tasks.statements import task_statements
 
+CATALOGUE: Final = "catalogue:"
+"""Begins the name of a pinned catalogue among sources."""
 RELEASES_DEFAULT: Final = 4
 """Newest releases taken of `pypi:NAME` without a version."""
 ATTESTED_BY: Final = "operator of this installation"
@@ -39,6 +42,15 @@ class Built(Record):
     """Those chosen for the catalogue: at most as many as asked for, mutants a quarter at most."""
 
 
+class Gathered(Record):
+    """Sources that are in the lake."""
+
+    releases: dict[str, tuple[ReleaseRef, ...]]
+    """Distribution → its releases, oldest first; those of pinned catalogues are not among them."""
+    pinned: dict[str, tuple[ReleaseRef, ...]]
+    """Pinned catalogue → its releases."""
+
+
 class Sources:
     """Reads the sources of a plan into the lake and tells which releases they are."""
 
@@ -46,15 +58,12 @@ class Sources:
         self._custody = custody
         self._terms = terms or Terms(attested_by=ATTESTED_BY)
 
-    def ingest(self, plan: SourcePlan, tell: Callable[[str, IngestResult], None]) -> dict[str, tuple[ReleaseRef, ...]]:
+    def ingest(self, plan: SourcePlan, tell: Callable[[str, IngestResult], None]) -> Gathered:
         """Ingests every source; synchronous.
 
         Args:
-            plan: the sources; the licence where they state none.
+            plan: the sources (`catalogue:NAME` is a pinned catalogue); the licence where they state none.
             tell: is told of each source that is in.
-
-        Returns:
-            Distribution → its releases, oldest first.
 
         Raises:
             CallerError, DeniedError, IntegrityError, UnavailableError: as `Custody.ingest`.
@@ -62,14 +71,45 @@ class Sources:
         if not plan.uris:
             raise CallerError("No source was named.", next_step="give --source, or source.uris in the plan.")
         terms = self._terms if plan.licence is None else _licensed(self._terms, plan.licence)
-        found: dict[str, dict[str, ReleaseRef]] = {}
+        own: dict[str, tuple[RawRecord, str]] = {}
+        pinned: dict[str, list[RawRecord]] = {}
         for uri in plan.uris:
+            if uri.startswith(CATALOGUE):
+                name = uri.removeprefix(CATALOGUE)
+                pinned[name] = self._ingest_pinned(name, terms, tell)
+                continue
             result = self._custody.ingest(uri, terms=terms, versions=self._versions(uri))
-            for record in result.records:
-                ref = release_ref(record, result.commit.digest, distribution=_name_of(uri))
-                found.setdefault(ref.distribution, {})[ref.raw] = ref
+            own |= {record.sha256: (record, _name_of(uri)) for record in result.records}
             tell(uri, result)
-        return {name: in_order(releases.values()) for name, releases in found.items()}
+        everything = {*own, *(record.sha256 for records in pinned.values() for record in records)}
+        commit = self._commit_of(everything)
+        found: dict[str, list[ReleaseRef]] = {}
+        for record, name in own.values():
+            ref = release_ref(record, commit, distribution=name)
+            found.setdefault(ref.distribution, []).append(ref)
+        return Gathered(
+            releases={name: in_order(releases) for name, releases in found.items()},
+            pinned={name: tuple(release_ref(record, commit) for record in records) for name, records in pinned.items()},
+        )
+
+    def _ingest_pinned(self, name: str, terms: Terms, tell: Callable[[str, IngestResult], None]) -> list[RawRecord]:
+        pins = load_pins(name)
+        records: list[RawRecord] = []
+        for distribution in pins.distributions:
+            uri = f"pypi:{distribution}"
+            result = self._custody.ingest(uri, terms=terms, pins=pins.pins(distribution))
+            records += result.records
+            tell(uri, result)
+        return records
+
+    def _commit_of(self, raws: set[str]) -> str:
+        """The first commit that holds all of these: the same one however often the sources are named again."""
+        holds = ""
+        for commit in self._custody.lake.log(tenant=self._custody.tenant):
+            if not raws <= set(commit.entries.values()):
+                break
+            holds = commit.digest
+        return holds
 
     def _versions(self, uri: str) -> tuple[str, ...]:
         parsed = parse_source(uri)
@@ -87,9 +127,7 @@ class Sources:
         return tuple(release.version for release in offered[-RELEASES_DEFAULT:])
 
 
-def plan_build(
-    releases: Mapping[str, Sequence[ReleaseRef]], wanted: TasksPlan, source: SourcePlan, *, tenant: str
-) -> BuildPlan:
+def plan_build(gathered: Gathered, wanted: TasksPlan, source: SourcePlan, *, tenant: str) -> BuildPlan:
     """Which pairs and mutants to build.
 
     A distribution with one release alone gives mutants only; where no source has two, they are all there is, and the
@@ -98,26 +136,33 @@ def plan_build(
     Raises:
         CallerError: release tasks are asked for and no source has two releases.
     """
-    pairs: tuple[PairPlan, ...] = ()
-    if TaskKind.RELEASE in wanted.kinds:
-        pairs = tuple(pair for each in releases.values() for pair in reversed(adjacent(each)))
-    mutants: tuple[MutantPlan, ...] = ()
-    private = not pairs
-    if TaskKind.MUTANT in wanted.kinds:
-        share = 1.0 if private else wanted.mutant_share_max
-        count = int(wanted.count * share)
-        each = max(1, -(-count // len(releases))) if count else 0
-        mutants = tuple(MutantPlan(release=refs[-1], count=each) for refs in releases.values() if each)
+    releases = gathered.releases
+    pairs = [pair for each in releases.values() for pair in reversed(adjacent(each))]
+    mutants: list[MutantPlan] = []
+    private = not pairs and not gathered.pinned
+    share = 1.0 if private else wanted.mutant_share_max
+    count = int(wanted.count * share)
+    if count and releases:
+        each = -(-count // len(releases))
+        mutants = [MutantPlan(release=refs[-1], count=each) for refs in releases.values()]
+    for name, refs in gathered.pinned.items():
+        pinned = load_pins(name).plan({(ref.distribution, ref.version): ref for ref in refs}, tenant=tenant)
+        pairs += pinned.pairs
+        mutants += pinned.mutants
+    if TaskKind.RELEASE not in wanted.kinds:
+        pairs = []
+    if TaskKind.MUTANT not in wanted.kinds:
+        mutants = []
     if not pairs and not mutants:
         raise CallerError(
             "Release tasks need two releases of one distribution.",
             next_step="name a second one, or allow the kind 'mutant'.",
         )
     requirements = read_requirements(Path(source.requirements)) if source.requirements else ()
-    releases_max = wanted.count if private else wanted.count - int(wanted.count * wanted.mutant_share_max)
     return BuildPlan(
-        pairs=_interleaved(pairs), mutants=mutants, tenant=tenant, seed=wanted.seed, tasks_max=releases_max,
-        requirements=requirements, plugins=source.plugins, private=private,
+        pairs=_interleaved(pairs), mutants=tuple(mutants), tenant=tenant, seed=wanted.seed,
+        tasks_max=wanted.count if private else wanted.count - int(wanted.count * share),
+        requirements=requirements, plugins=source.plugins, private=private or not pairs,
     )  # fmt: skip
 
 

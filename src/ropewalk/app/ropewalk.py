@@ -200,8 +200,8 @@ class Ropewalk:
         """
         custody = self.custody
         ingest = partial(Sources(custody).ingest, plan.source, on_ingest or (lambda uri, result: None))
-        releases = await anyio.to_thread.run_sync(ingest)
-        build = plan_build(releases, plan.tasks, plan.source, tenant=custody.tenant)
+        gathered = await anyio.to_thread.run_sync(ingest)
+        build = plan_build(gathered, plan.tasks, plan.source, tenant=custody.tenant)
         return await build_tasks(
             custody, self.machines, build, count=plan.tasks.count, wheelhouse=wheelhouse, tell=on_build
         )

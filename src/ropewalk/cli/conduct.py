@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ropewalk.rollout.summary import RunSummary
 
 FINDINGS_SHOWN = 5
+CONTROLS = ("noop", "oracle")
 
 
 async def prepare_tasks(
@@ -99,20 +100,25 @@ def finish(
 
 def next_commands(summary: RunSummary) -> None:
     """The exact commands to type next, with this run's ids."""
-    paid = next((line for line in summary.episodes if line.reward and (line.value or 0) > 0), None)
-    failed = next(
-        (line for line in summary.episodes if line.reward and line.steps and not (line.value or 0) > 0),
-        next((line for line in summary.episodes if line.reward and not (line.value or 0) > 0), None),
-    )
+    sealed = [line for line in summary.episodes if line.reward]
+    paid = next((line for line in sealed if (line.value or 0) > 0), None)
+    unpaid = [line for line in sealed if not (line.value or 0) > 0]
+    unpaid.sort(key=lambda line: (line.policy.startswith(CONTROLS), not line.steps))
+    shown = paid or (unpaid[0] if unpaid else None)
+    commands = [(f"ropewalk trace {shown.reward}", "back to the raw file and its licence")] if shown else []
+    commands += [
+        (f"ropewalk verify {summary.run}", "every signature, digest and the log"),
+        (f"ropewalk diagnose {summary.run}", "why the reward is as flat as it is"),
+    ]
+    if unpaid:
+        commands += [
+            (f"ropewalk episode show {unpaid[0].episode}", "what an unpaid episode did"),
+            (f"ropewalk episode attach {unpaid[0].episode}", "a shell in its sandbox, as it was"),
+        ]
+    if summary.state != "complete":
+        commands.append((f"ropewalk run --resume {summary.run}", "go on with what is missing"))
+    width = max(len(command) for command, _ in commands)
     say()
     say("Next:")
-    shown = paid or failed
-    if shown:
-        say(f"  ropewalk trace {shown.reward}        # back to the raw file and its licence")
-    say(f"  ropewalk verify {summary.run}          # every signature, digest and the log")
-    say(f"  ropewalk diagnose {summary.run}        # why is the reward flat")
-    if failed:
-        say(f"  ropewalk episode show {failed.episode}   # what an unpaid episode did")
-        say(f"  ropewalk episode attach {failed.episode} # a shell in its sandbox")
-    if summary.state != "complete":
-        say(f"  ropewalk run --resume {summary.run}    # go on with what is missing")
+    for command, why in commands:
+        say(f"  {command:<{width}}  # {why}")

@@ -25,13 +25,8 @@ app = verb(
 )
 
 EXIT_INCOMPLETE = 4
-SOURCES = (
-    "pypi:more-itertools==9.1.0",
-    "pypi:more-itertools==10.0.0",
-    "pypi:toolz==0.11.2",
-    "pypi:toolz==0.12.0",
-)
-"""Pinned, so that every demo makes the same tasks."""
+SOURCES = ("catalogue:demo",)
+"""A pinned catalogue: releases by sha256, so that every demo makes the same tasks."""
 
 
 @app.default

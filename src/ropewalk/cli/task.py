@@ -25,6 +25,7 @@ EXIT_INCOMPLETE = 4
     app,
     "build",
     examples=[
+        "ropewalk task build --source catalogue:full --count 60",
         "ropewalk task build --source pypi:more-itertools --source pypi:toolz --count 40",
         "ropewalk task build --source ./mypackage --requirements requirements.txt --plugin pytest_asyncio.plugin",
     ],
@@ -47,7 +48,8 @@ async def build(
     Exits with 4 where no task was admitted.
 
     Args:
-        source: pypi:NAME, pypi:NAME==VERSION, a directory or an archive; may be repeated.
+        source: pypi:NAME, pypi:NAME==VERSION, a directory, an archive, or catalogue:full (pinned releases); may be
+            repeated.
         count: Of the tasks, at most.
         kind: release or mutant; may be repeated. Default: both, mutants a quarter at most.
         requirements: Requirements file, whose wheels become an offline layer of every sandbox.
