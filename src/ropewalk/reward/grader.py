@@ -230,7 +230,9 @@ class Grader:
         usage.add(record, stats)
         return _Attempt(judge(record, hidden.expected, hidden.spec.limits, stats), record)
 
-    async def _run(self, box: Box, hidden: _Hidden, bundle: Bundle | None) -> tuple[SuiteRecord, SandboxStats | None]:
+    async def _run(
+        self, box: Box, hidden: _Hidden, bundle: Bundle | None, patience: float
+    ) -> tuple[SuiteRecord, SandboxStats | None]:
         spec = hidden.spec
         if bundle is not None:
             await apply(bundle, box, self._blobs, workdir=spec.workdir)
