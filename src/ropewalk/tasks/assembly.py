@@ -24,7 +24,14 @@ from ropewalk.tasks.prompts import mutant_prompt, release_prompt
 from ropewalk.tasks.records import Reason, Rejection, TaskRecord
 from ropewalk.tasks.surgery import without_bodies
 from ropewalk.tasks.tree import SourceTree
-from ropewalk.tasks.worlds import TEST_COMMAND, WORKDIR, editable_globs, import_paths, source_files, tests_layer_files
+from ropewalk.tasks.worlds import (
+    TEST_COMMAND,
+    WORKDIR,
+    editable_globs,
+    import_paths,
+    layer_files_of_tests,
+    source_files,
+)
 
 VISIBLE_TESTS_MAX: Final = 60
 VISIBLE_TESTS_S: Final = 3.0
@@ -148,7 +155,9 @@ class Assembly:
         if build.spec is None:
             raise Refused(_REFUSALS.get(build.refused, Reason.GRADER), f"{build.refused}: {build.detail}")
         paths = import_paths(problem.tree)
-        tests = await self._bench.layer(tests_layer_files(shown, import_paths=paths, plugins=self._bench.world.plugins))
+        tests = await self._bench.layer(
+            layer_files_of_tests(shown, import_paths=paths, plugins=self._bench.world.plugins)
+        )
         task = self._task(problem, source, tests, visible, build)
         await anyio.to_thread.run_sync(self._scan, problem, task, secret)
         controls = await self._controls(task)

@@ -19,7 +19,7 @@ from ropewalk.sandbox.contract import SandboxSpec
 from ropewalk.store.contract import Blobs
 from ropewalk.tasks.requirements import Layers
 from ropewalk.tasks.tree import SourceTree
-from ropewalk.tasks.worlds import WORKDIR, import_paths, tests_layer_files
+from ropewalk.tasks.worlds import WORKDIR, import_paths, layer_files_of_tests
 
 BASELINE_TIMEOUT_S: Final = 180.0
 """One whole suite on the source it belongs to."""
@@ -92,7 +92,7 @@ class Bench:
         Raises:
             SandboxGoneError, UnavailableError: our side failed.
         """
-        files = tests_layer_files(tests, import_paths=import_paths(tree), plugins=self.world.plugins)
+        files = layer_files_of_tests(tests, import_paths=import_paths(tree), plugins=self.world.plugins)
         layer = await self.layer(files)
         spec = SandboxSpec(
             tenant=self.world.tenant,

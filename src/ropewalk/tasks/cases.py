@@ -23,7 +23,7 @@ from ropewalk.sandbox.contract import SandboxSpec
 from ropewalk.tasks.assembly import Problem
 from ropewalk.tasks.bench import Bench, limit_s
 from ropewalk.tasks.tree import SourceTree
-from ropewalk.tasks.worlds import WORKDIR, import_paths, tests_layer_files
+from ropewalk.tasks.worlds import WORKDIR, import_paths, layer_files_of_tests
 
 CASES_MAX: Final = 12
 """Kept; more would only cost time at every grading."""
@@ -106,7 +106,7 @@ async def _replay(
 async def _run(
     bench: Bench, problem: Problem, source: str, mode: str, job: dict[str, Any], *, timeout_s: float, hash_seed: int
 ) -> Any:
-    files = tests_layer_files(problem.tests, import_paths=import_paths(problem.tree), plugins=bench.world.plugins)
+    files = layer_files_of_tests(problem.tests, import_paths=import_paths(problem.tree), plugins=bench.world.plugins)
     tests = await bench.layer(files)
     world = bench.world
     spec = SandboxSpec(tenant=world.tenant, image=world.image, layers=(*world.wheels, source, tests), workdir=WORKDIR)

@@ -34,7 +34,7 @@ def source_files(tree: SourceTree, editable: Mapping[str, bytes] | None = None) 
     return {_inside(path): content for path, content in files.items()}
 
 
-def tests_layer_files(
+def layer_files_of_tests(
     tests: Mapping[str, bytes], *, import_paths: Iterable[str], plugins: Iterable[str]
 ) -> dict[str, bytes]:
     """Test files and the pytest configuration as files of a layer.

@@ -1,0 +1,210 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ropewalk.core.errors import CallerError, UnavailableError
+from ropewalk.core.records import digest
+from ropewalk.interface.task import Task, TaskKind, TaskOrigin
+from ropewalk.provenance.statement import Activity
+from ropewalk.tasks import builder
+from ropewalk.tasks.builder import TaskBuilder, Workshop, adjacent
+from ropewalk.tasks.journal import Journal
+from ropewalk.tasks.records import (
+    Budget,
+    BuildEvent,
+    BuildPlan,
+    MutantPlan,
+    PairPlan,
+    Reason,
+    Rejection,
+    ReleaseRef,
+    SourceYield,
+    TaskRecord,
+    YieldReport,
+)
+from ropewalk.tasks.statements import task_statements
+from ropewalk.tasks.tree import SourceTree, make_tree
+
+
+def ref(version: str, name: str = "pkg") -> ReleaseRef:
+    return ReleaseRef(distribution=name, version=version, raw=digest([name, version]), licence="MIT", commit="c" * 64)
+
+
+def record(name: str, kind: TaskKind = TaskKind.RELEASE, distribution: str = "pkg") -> TaskRecord:
+    origin = TaskOrigin(
+        commit="c" * 64, distribution=distribution, version_before="1", version_after="2", raw=("a" * 64,),
+        licence="MIT", operator="constant" if kind is TaskKind.MUTANT else "",
+    )  # fmt: skip
+    task = Task(
+        name=name, kind=kind, prompt="p", image="1" * 64, layers=("2" * 64, "3" * 64), workdir="/work",
+        visible_tests=("t.py::a",), visible_killers=("t.py::a",), test_command=("pytest",), editable=("pkg/*.py",),
+        source="4" * 64, grader="5" * 64, oracle="6" * 64, origin=origin,
+    )  # fmt: skip
+    return TaskRecord(
+        task=task, unit="u", level="class", held_out=("t.py::b",), killers_held_out=1, points=3, guess_bits=20.5,
+        verdicts=("7" * 64,) * 4, scanned=("1" * 64,), started_s=1.0, ended_s=2.0,
+    )  # fmt: skip
+
+
+class Fake:
+    """Stands for both kinds of builders: gives a number of tasks for each source, and counts."""
+
+    def __init__(self, gives: dict[str, int]) -> None:
+        self.gives = gives
+        self.built: list[str] = []
+        self.failures: dict[str, int] = {}
+
+    async def release(
+        self, plan: PairPlan, before: SourceTree, after: SourceTree, tell: Any, budget: Budget
+    ) -> SourceYield:
+        self.built.append(plan.name)
+        if self.failures.get(plan.name, 0):
+            self.failures[plan.name] -= 1
+            raise UnavailableError("the machine is full")
+        tasks = []
+        for number in range(self.gives.get(plan.name, 0)):
+            if budget.is_spent:
+                break
+            budget.spend()
+            tasks.append(record(f"{plan.name} {number}"))
+            tell("task", f"{plan.name} {number}")
+        return SourceYield(name=plan.name, kind=TaskKind.RELEASE, distribution="pkg", tasks=tuple(tasks))
+
+    async def mutants(self, plan: MutantPlan, tree: SourceTree, count: int, tell: Any) -> SourceYield:
+        self.built.append(plan.name)
+        tasks = tuple(record(f"{plan.name} {number}", TaskKind.MUTANT) for number in range(count))
+        return SourceYield(name=plan.name, kind=TaskKind.MUTANT, distribution="pkg", tasks=tasks)
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
+    made = Fake({})
+
+    class Releases:
+        def __init__(self, *_: object, **__: object) -> None: ...
+
+        build = staticmethod(made.release)
+
+    class Mutants:
+        def __init__(self, *_: object, **__: object) -> None: ...
+
+        build = staticmethod(made.mutants)
+
+    monkeypatch.setattr(builder, "ReleaseBuilder", Releases)
+    monkeypatch.setattr(builder, "MutantBuilder", Mutants)
+    return made
+
+
+class Image:
+    digest = "1" * 64
+    layers = ("9" * 64,)
+
+
+def shop(folder: Path, trees: Any = None) -> Workshop:
+    def tree(release: ReleaseRef) -> SourceTree:
+        return make_tree({"pkg.py": b"", "test_pkg.py": b""}, distribution="pkg", version=release.version)
+
+    nothing: Any = None
+    return Workshop(boxes=nothing, blobs=nothing, layers=nothing, image=Image(), trees=trees or tree, folder=folder)
+
+
+PAIRS = adjacent([ref("1"), ref("2"), ref("3"), ref("4")])
+
+
+async def test_mutants_are_a_quarter_at_most(fake: Fake, tmp_path: Path) -> None:
+    fake.gives = {"pkg 1→2": 3, "pkg 2→3": 1, "pkg 3→4": 3}
+    mutants = (
+        MutantPlan(release=ref("4"), count=1),
+        MutantPlan(release=ref("3"), count=50),
+        MutantPlan(release=ref("2"), count=5),
+    )
+    report = await TaskBuilder(shop(tmp_path)).build(BuildPlan(pairs=PAIRS, mutants=mutants, tenant="t"))
+    assert (report.count(TaskKind.RELEASE), report.count(TaskKind.MUTANT)) == (7, 2)
+    assert report.count(TaskKind.MUTANT) <= len(report.tasks) / 4
+    assert report.reasons == {Reason.QUOTA: 1}
+    assert report.distributions == {"pkg": 7}
+
+
+async def test_mutants_alone_are_for_a_user_s_own_package(fake: Fake, tmp_path: Path) -> None:
+    alone = BuildPlan(pairs=(), mutants=(MutantPlan(release=ref("1"), count=4),), tenant="t")
+    with pytest.raises(CallerError, match="control beside release tasks"):
+        await TaskBuilder(shop(tmp_path)).build(alone)
+    private = BuildPlan(pairs=(), mutants=alone.mutants, tenant="t", private=True)
+    report = await TaskBuilder(shop(tmp_path)).build(private)
+    assert report.count(TaskKind.MUTANT) == 4
+    assert {task.task.kind for task in report.tasks} == {TaskKind.MUTANT}
+
+
+async def test_a_build_stops_where_enough_tasks_are(fake: Fake, tmp_path: Path) -> None:
+    fake.gives = {pair.name: 5 for pair in PAIRS}
+    report = await TaskBuilder(shop(tmp_path)).build(BuildPlan(pairs=PAIRS, tenant="t", tasks_max=7))
+    assert len(report.tasks) == 7
+
+
+async def test_what_is_built_is_read_again(fake: Fake, tmp_path: Path) -> None:
+    fake.gives = {pair.name: 2 for pair in PAIRS}
+    plan = BuildPlan(pairs=PAIRS, mutants=(MutantPlan(release=ref("4"), count=9),), tenant="t")
+    first = await TaskBuilder(shop(tmp_path)).build(plan)
+    built = len(fake.built)
+    events: list[BuildEvent] = []
+    second = await TaskBuilder(shop(tmp_path)).build(plan, on_event=events.append)
+    assert len(fake.built) == built
+    assert second.sources == first.sources
+    assert {event.stage for event in events} == {"resumed"}
+    assert events[-1].done == events[-1].total == 4
+    assert events[-1].tasks == len(first.tasks)
+
+
+async def test_a_lost_sandbox_is_tried_again_and_not_kept(fake: Fake, tmp_path: Path) -> None:
+    fake.gives = {pair.name: 1 for pair in PAIRS}
+    fake.failures = {"pkg 1→2": 1, "pkg 2→3": 2}
+    plan = BuildPlan(pairs=PAIRS, tenant="t")
+    report = await TaskBuilder(shop(tmp_path)).build(plan)
+    assert fake.built.count("pkg 1→2") == 2
+    assert report.reasons == {Reason.INFRASTRUCTURE: 1}
+    assert len(report.tasks) == 2
+    again = await TaskBuilder(shop(tmp_path)).build(plan)
+    assert len(again.tasks) == 3
+
+
+async def test_a_damaged_entry_of_the_journal_is_built_again(fake: Fake, tmp_path: Path) -> None:
+    fake.gives = {"pkg 1→2": 1}
+    plan = BuildPlan(pairs=PAIRS[:1], tenant="t")
+    await TaskBuilder(shop(tmp_path)).build(plan)
+    entry = next((tmp_path / "builds").rglob("*.json"))
+    entry.write_bytes(entry.read_bytes()[:-9])
+    await TaskBuilder(shop(tmp_path)).build(plan)
+    assert fake.built == ["pkg 1→2"] * 2
+
+
+def test_entries_belong_to_one_plan_and_one_step(tmp_path: Path) -> None:
+    plan = BuildPlan(pairs=PAIRS, tenant="t")
+    result = SourceYield(name="x", kind=TaskKind.RELEASE, distribution="pkg")
+    Journal(tmp_path, plan, "image").store(PAIRS[0], result)
+    assert Journal(tmp_path, plan, "image").load(PAIRS[0]) == result
+    assert Journal(tmp_path, plan, "image").load(PAIRS[1]) is None
+    assert Journal(tmp_path, plan, "another image").load(PAIRS[0]) is None
+    assert Journal(tmp_path, BuildPlan(pairs=PAIRS, tenant="t", seed=1), "image").load(PAIRS[0]) is None
+
+
+def test_progress_counts_reasons() -> None:
+    rejections = tuple(Rejection(name="n", reason=reason) for reason in (Reason.LEAK, Reason.HANGS, Reason.LEAK))
+    source = SourceYield(name="x", kind=TaskKind.RELEASE, distribution="pkg", rejections=rejections)
+    assert list(YieldReport(sources=(source,), seconds=1.0).reasons.items()) == [(Reason.LEAK, 2), (Reason.HANGS, 1)]
+
+
+def test_statements_lead_back_to_raw_files_and_name_no_held_out_test() -> None:
+    made = record("a task", TaskKind.MUTANT)
+    derive, admit = task_statements([made])
+    assert (derive.activity, admit.activity) == (Activity.DERIVE, Activity.ADMIT)
+    assert {link.sha256 for link in derive.inputs} == {"a" * 64}
+    assert {link.sha256 for link in derive.subjects} == {"2" * 64, "3" * 64}
+    assert admit.subjects[0].name == made.task.id
+    assert admit.subjects[0].sha256.startswith(made.task.id.partition(":")[2])
+    assert {"a" * 64, "c" * 64, "5" * 64, "6" * 64, "2" * 64, "3" * 64} <= {link.sha256 for link in admit.inputs}
+    assert admit.predicate["operator"] == "constant"
+    assert admit.predicate["controls"] == {"noop": 0, "oracle": 1, "oracle_repeats": 3}
+    assert "t.py::b" not in str(admit)

@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import ast
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ropewalk.tasks import cases
+from ropewalk.tasks.tree import make_tree
+
+PROBE = Path(cases.__file__).with_name("case_probe.py")
+PACKAGE = """
+import itertools
+
+
+def pieces(items, size, *rest, fill=None, **more):
+    if size < 1:
+        raise ValueError(size)
+    for start in range(0, len(items), size):
+        yield items[start:start + size]
+
+
+def total(items, how=sum):
+    return how(items)
+
+
+def slow(x):
+    while True:
+        pass
+
+
+def odd(x):
+    return object()
+"""
+TESTS = """
+import operator
+from pkg import odd, pieces, total
+
+
+def test_it():
+    assert list(pieces([1, 2, 3], 2, "r", fill={"a": (1,)}, key=b"x")) == [[1, 2], [3]]
+    assert total([1, 2]) == 3
+    assert total([3, 4], how=operator.length_hint) == 2
+    assert total([5], how=lambda items: 9) == 9
+    odd(object())
+"""
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.binary(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=8,
+)
+
+
+def run(mode: str, job: dict[str, object], folder: Path) -> object:
+    answer = subprocess.run(
+        [sys.executable, "-P", "-s", "-B", str(PROBE), mode],
+        input=json.dumps(job), capture_output=True, text=True, check=True, cwd=folder,
+        env={"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PATH": "/usr/bin"},
+    )  # fmt: skip
+    return json.loads(answer.stdout)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "pkg.py").write_text(PACKAGE)
+    (tmp_path / "test_pkg.py").write_text(TESTS)
+    return tmp_path
+
+
+def test_calls_with_plain_data_are_recorded(folder: Path) -> None:
+    source = str(folder / "pkg.py")
+    job = {"functions": {source: ["pieces", "total", "odd"]}, "import_paths": [str(folder)], "tests": ["test_pkg.py"],
+           "arguments": []}  # fmt: skip
+    found = run("record", job, folder)
+    assert found == {
+        f"{source}::pieces": ["(([1, 2, 3], 2, 'r'), {'fill': {'a': (1,)}, 'key': b'x'})"],
+        f"{source}::total": ["(([1, 2], sum), {})", "(([3, 4], operator.length_hint), {})"],
+        f"{source}::odd": [],
+    }
+
+
+def test_replayed_calls_say_what_came_of_them(folder: Path) -> None:
+    calls = [
+        ("pkg", "pieces", "(([1, 2, 3], 2), {})"),
+        ("pkg", "total", "(([1, 2], sum), {})"),
+        ("pkg", "total", "(([1, 2], operator.length_hint), {})"),
+        ("pkg", "pieces", "(([1], 0), {})"),
+        ("pkg", "slow", "((1,), {})"),
+        ("pkg", "odd", "((1,), {})"),
+        ("pkg", "gone", "((), {})"),
+    ]
+    job = {"calls": calls, "import_paths": [str(folder)], "call_timeout_s": 0.2}
+    assert run("replay", job, folder) == ["iterator [[1, 2], [3]]", "value 3", "value 2", None, None, None, None]
+
+
+@given(st.lists(PLAIN, max_size=3), st.integers(0, 10))
+def test_variations_are_calls_of_the_same_shape(arguments: list[object], seed: int) -> None:
+    text = repr((tuple(arguments), {"key": 1}))
+    varied = cases._vary(text, random.Random(seed))
+    assert varied is not None
+    positional, keywords = ast.literal_eval(varied)
+    assert len(positional) == len(arguments)
+    assert set(keywords) == {"key"} or len(keywords) == 1
+    assert varied == cases._vary(text, random.Random(seed))
+
+
+def test_variations_leave_out_what_is_visible() -> None:
+    tree = make_tree({"src/pkg/__init__.py": b"", "src/pkg/mod.py": b""}, distribution="pkg", version="1")
+    calls = {"src/pkg/mod.py::go": ["((1, [2, 3]), {})"], "src/pkg/__init__.py::never": []}
+    made = list(cases._variations(calls, tree, 1))
+    assert len(made) > 10
+    assert {(module, name) for module, name, _ in made} == {("pkg.mod", "go")}
+    assert "((1, [2, 3]), {})" not in {text for _, _, text in made}
+    assert len({text for _, _, text in made}) == len(made)
+    assert made == list(cases._variations(calls, tree, 1))
+
+
+def test_cases_become_a_module_of_plain_tests() -> None:
+    text, tests = cases._module([
+        (("pkg.mod", "go", "((1, [2]), {'key': 'x'})"), "value {'a': 1}"),
+        (("pkg", "pieces", "(([1, 2], 1), {})"), "iterator [[1], [2]]"),
+    ])  # fmt: skip
+    assert tests == ["test_case_0", "test_case_1"]
+    assert "    assert pkg.mod.go(1, [2], key='x') == {'a': 1}\n" in text
+    assert "    assert list(itertools.islice(pkg.pieces([1, 2], 1), 200)) == [[1], [2]]\n" in text
+    ast.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("symbol", "expected"),
+    [("a.py::go", True), ("a.py::C.go", False), ("a.py::__getattr__", False), ("a.py::_private", True)],
+)
+def test_only_functions_of_modules_are_called(symbol: str, expected: bool) -> None:
+    assert cases._is_callable_by_name(symbol) is expected
