@@ -11,7 +11,7 @@ import pytest
 
 from ropewalk.core.outcomes import Termination
 from ropewalk.sandbox import FileError, Sandbox
-from ropewalk.testing.unsandboxed import unsandboxed_service, unsandboxed_spec
+from ropewalk.testing.unsandboxed import namespaces_work, unsandboxed_service, unsandboxed_spec
 
 LIMIT = "import resource; h = resource.getrlimit(10)[1]; resource.setrlimit(10, ({0}, {0}))\n"
 FORGERS = {
@@ -32,6 +32,8 @@ while time.monotonic() < end:  # a new process all the time, in a session of its
     if os.fork(): os._exit(0)
     os.setsid()
 """
+
+pytestmark = pytest.mark.skipif(not namespaces_work(), reason="this machine allows no process namespaces")
 
 
 @pytest.fixture

@@ -44,6 +44,11 @@ NAMESPACE = (
 """As `prefix`: the agent is process 1 of a process namespace of its own, as in a real sandbox. Root inside."""
 
 
+def namespaces_work() -> bool:
+    """Whether this machine lets us make what NAMESPACE asks for."""
+    return subprocess.run([*NAMESPACE, "true"], capture_output=True, check=False).returncode == 0
+
+
 class NoImages:
     """An image store without images."""
 

@@ -20,7 +20,9 @@ from ropewalk.core.outcomes import Termination
 from ropewalk.sandbox import DiskFullError, FileError, Sandbox, Sandboxes, SandboxGoneError, TerminalSize
 from ropewalk.sandbox.attach import attach
 from ropewalk.sandbox.protocol import WINDOW_BYTES
-from ropewalk.testing.unsandboxed import UnsandboxedDriver, unsandboxed_service, unsandboxed_spec
+from ropewalk.testing.unsandboxed import UnsandboxedDriver, namespaces_work, unsandboxed_service, unsandboxed_spec
+
+pytestmark = pytest.mark.skipif(not namespaces_work(), reason="this machine allows no process namespaces")
 
 DAEMON = """
 import os, signal, sys, time

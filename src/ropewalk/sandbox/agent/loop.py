@@ -14,7 +14,7 @@ import time
 from . import wire
 from .command import Command
 from .connection import Connection
-from .processes import Markers, end_processes, orphans, send_signal
+from .processes import STRAYS, Markers, end_processes, orphans, send_signal
 from .spawn import find_user
 from .wire import CHANNELS_MAX, CHUNK, F_KILLED, F_TIMED_OUT, Fields, Malformed, StartError, field, log
 
@@ -287,7 +287,8 @@ class Agent:
         self.kept -= doomed
         left = end_processes(self.markers, doomed, living, strays=self.first)
         for command in list(self.ending):
-            if (command.marker not in left and command.status is not None) or now > command.give_up:
+            over = command.status is not None and not left & {command.marker, STRAYS}
+            if over or now > command.give_up:
                 self.ending.discard(command)
                 command.swept = True
                 command.finish_if_done()

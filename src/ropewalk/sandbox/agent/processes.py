@@ -16,6 +16,7 @@ RLIMIT_LOCKS = 10
 MARKER_SPAN = 1 << 32
 SIGKILL, SIGSTOP = 9, 19
 STOP_PASSES = 8
+STRAYS = 0  # stands for the markers of no living command
 
 
 def slurp(path: str) -> bytes:
@@ -59,7 +60,7 @@ class Markers:
 def doomed_processes(markers: Markers, doomed: set[int], living: set[int], *, strays: bool) -> dict[int, int]:
     """Process ids and the doomed marker each falls under: by its own, or by an ancestor's. Zombies are left out.
 
-    With `strays`, whoever bears a marker that no living command has is under 0.
+    With `strays`, whoever bears a marker that no living command has is under STRAYS.
     """
     parents: dict[int, int] = {}
     found: dict[int, int] = {}
@@ -80,7 +81,7 @@ def doomed_processes(markers: Markers, doomed: set[int], living: set[int], *, st
         if marker in doomed:
             found[pid] = marker
         elif strays and markers.is_ours(marker) and marker not in living:
-            found[pid] = 0
+            found[pid] = STRAYS
     for pid in parents:
         line: list[int] = []
         at = pid

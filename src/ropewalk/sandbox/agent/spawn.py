@@ -161,7 +161,8 @@ def launch(
     soft, hard = agent.files
     marker = agent.markers.next()
     agent.raise_oom_score(up=True)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     try:
         for path in candidates(argv[0], env):
             try:
@@ -177,7 +178,8 @@ def launch(
                     problem = StartError(127, f"{program}: its interpreter is not found")
         raise problem
     finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        if soft != hard:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         agent.raise_oom_score(up=False)
 
 
