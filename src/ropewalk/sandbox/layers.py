@@ -22,7 +22,7 @@ import msgspec
 
 from ropewalk.core.errors import CallerError, IntegrityError, RopewalkError, UnavailableError
 from ropewalk.core.records import Record, canonical_bytes, decode_own
-from ropewalk.sandbox import trees
+from ropewalk.sandbox import privilege, trees
 from ropewalk.sandbox.trees import Entry, Owner, Tree
 from ropewalk.store.layout import Layout
 
@@ -149,7 +149,8 @@ class LayerStore:
         tree = self.path(digest)
         try:
             manifest = (tree.parent / "manifest").read_bytes()
-            found = trees.describe(tree)
+            # Without root there is one owner on disk, who stands for root.
+            found = trees.describe(tree, owner=trees.as_is if privilege.is_root() else trees.as_root)
         except (OSError, RopewalkError) as error:
             raise IntegrityError(f"Layer {digest[:12]}… cannot be read: {error}.") from error
         if hashlib.sha256(manifest).hexdigest() != digest or found.manifest != manifest:

@@ -96,7 +96,7 @@ def copy(
     return _Walk(owner, without).run(source, destination)
 
 
-def describe(source: Path, *, owner: Owner = as_is) -> Tree:
+def describe(source: Path, *, owner: Owner) -> Tree:
     """The same without copying."""
     return _Walk(owner, frozenset()).run(source, None)
 

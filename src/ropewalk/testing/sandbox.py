@@ -150,7 +150,8 @@ class SandboxConformance:
             {"tenant": ""}, {"tenant": "Acme"}, {"tenant": "../x"}, {"tenant": "a" * 40}, {"image": "0" * 64},
             {"image": "../x"}, {"layers": ("0" * 64,)}, {"layers": ("..",)}, {"workdir": "work"},
             {"workdir": "/a/../b"}, {"hostname": "a b"}, {"hostname": ""}, {"memory_bytes": 0}, {"disk_bytes": -1},
-            {"processes_max": 0}, {"cpus": 0.0}, {"cpus": float("nan")}, {"idle_timeout_s": 0.0}, {"env": {"A=B": "c"}}, {"env": {"A": "b\0"}},
+            {"processes_max": 0}, {"cpus": 0.0}, {"cpus": float("nan")}, {"idle_timeout_s": 0.0},
+            {"idle_timeout_s": float("nan")}, {"env": {"A=B": "c"}}, {"env": {"A": "b\0"}},
             {"env": {"A": "b" * 200_000}},
         ],
     )  # fmt: skip

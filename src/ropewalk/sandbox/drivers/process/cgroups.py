@@ -61,7 +61,7 @@ def create(under: Groups, name: str, *, memory_bytes: int, processes: int, cpus:
             try:
                 os.mkdir(path, 0o755)
             except FileNotFoundError:  # another process was the last to leave, and tidied up
-                parents(os.path.basename(os.path.dirname(path)))
+                parents(path.split("/")[-2])
                 os.mkdir(path, 0o755)
         for role, files in _limits(groups, memory_bytes, processes, cpus).items():
             for file, value in files.items():

@@ -23,6 +23,7 @@ from ropewalk.core.ids import check_id
 from ropewalk.core.records import Record, canonical_bytes, decode_own
 from ropewalk.sandbox.contract import SandboxGoneError, SandboxRecord
 from ropewalk.sandbox.drivers.process import processes
+from ropewalk.sandbox.drivers.process.spawner import remove_folder
 from ropewalk.store.layout import Layout
 
 _BASE_FIRST = 200_000
@@ -146,7 +147,7 @@ class Folder:
 
     def remove(self) -> None:
         """Nothing where it is gone."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        remove_folder(str(self.path))
 
 
 class Folders:
@@ -155,6 +156,7 @@ class Folders:
     def __init__(self, layout: Layout) -> None:
         self._root = layout.sandboxes
         self._tenants = layout.tenants
+        self._bases: dict[str, int] = {}
 
     def of(self, id: str) -> Folder:
         """The folder of an id, whether it exists or not.
@@ -190,7 +192,8 @@ class Folders:
         except OSError as error:
             raise UnavailableError(f"No sandbox can be made in {self._root}: {error.strerror or error}.") from error
         finally:
-            shutil.rmtree(fresh, ignore_errors=True)
+            if fresh.exists():
+                shutil.rmtree(fresh, ignore_errors=True)
         return folder
 
     def base(self, tenant: str) -> int:
@@ -199,6 +202,8 @@ class Folders:
         Raises:
             UnavailableError: no ids are left, or the file cannot be written.
         """
+        if tenant in self._bases:
+            return self._bases[tenant]
         try:
             lock = os.open(self._tenants.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
@@ -212,6 +217,7 @@ class Folders:
                     fresh = self._tenants.with_suffix(".new")
                     fresh.write_bytes(canonical_bytes(bases))
                     fresh.replace(self._tenants)
+                self._bases = bases
                 return bases[tenant]
             finally:
                 os.close(lock)

@@ -19,7 +19,7 @@ from ropewalk.sandbox.contract import Lease, SandboxRecord, SandboxSpec
 from ropewalk.sandbox.drivers.process import bubblewrap, cgroups
 from ropewalk.sandbox.drivers.process.folders import Folder, Folders, check_tenant
 from ropewalk.sandbox.drivers.process.spawner import LISTEN_FD
-from ropewalk.sandbox.images import PATH_VARIABLE, ImageStore
+from ropewalk.sandbox.images import PATH_VARIABLE, ImageRecord, ImageStore
 from ropewalk.sandbox.layers import LayerStore
 from ropewalk.store.layout import Layout
 
@@ -70,6 +70,7 @@ class Planner:
         self._agent: dict[str, str] = {}
         self._command: tuple[str, ...] = ()
         self._bottoms: dict[str, str] = {}
+        self._known: dict[str, ImageRecord] = {}
 
     def message(self, record: SandboxRecord, folder: Folder) -> dict[str, Any]:
         """What to send to the spawner.
@@ -80,7 +81,7 @@ class Planner:
             UnavailableError: bubblewrap is missing, or there is no room.
         """
         spec = record.spec
-        image = self._images.get(spec.image)
+        image = self._image(spec.image)
         stack = [self._bottom(spec.workdir), *image.layers, *spec.layers]
         trees = [str(self._layers.check(layer)) for layer in stack]
         program = self._prepare()
@@ -131,6 +132,11 @@ class Planner:
             )  # fmt: skip
             self._program = bubblewrap.find()
         return self._program
+
+    def _image(self, digest: str) -> ImageRecord:
+        if digest not in self._known:  # records never change
+            self._known[digest] = self._images.get(digest)
+        return self._known[digest]
 
     def _bottom(self, workdir: str) -> str:
         """The lowest layer: folders that must exist, whatever the image holds."""

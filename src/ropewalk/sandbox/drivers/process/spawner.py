@@ -269,7 +269,7 @@ def become(request: dict[str, Any], filter_: bytes, userns: int | None, listener
         failure = fcntl.fcntl(failure, fcntl.F_DUPFD_CLOEXEC, 16)
         for at, fd in enumerate(high):
             os.dup2(fd, at, inheritable=True)
-        os.execve(request["program"], request["argv"], {"LD_BIND_NOW": "0"})
+        os.execve(request["program"], request["argv"], {})
     except BaseException as error:
         report(failure, step, error)
 

@@ -1,0 +1,63 @@
+"""The process driver as an ordinary user: the same contract, tried by root as somebody else."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ropewalk.sandbox.images import ImageStore
+from ropewalk.store.layout import Layout
+from ropewalk.testing.users import UID, run_as
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs as an ordinary user already")
+
+SUITE = """
+import sys
+import pytest
+sys.exit(pytest.main([
+    "-q", "-x", "-p", "no:cacheprovider", "-p", "no:hypothesispytest",
+    "--timeout", "120", "--rootdir", sys.argv[1], "--confcutdir", sys.argv[1],
+    "--import-mode=importlib", "-o", "anyio_mode=auto", "-o", "filterwarnings=error", "-o", "markers=slow",
+    "--basetemp", sys.argv[1] + "/tmp", "-k", sys.argv[2], sys.argv[1],
+]))
+"""
+CLAUSES = (
+    "idempotent_by_id or full_disk or loses_nothing or saved_state or identities or out_of_sight or outlive or "
+    "dangerous_calls or few_and_final or hosts_root"
+)
+"""Those that could differ; `ROPEWALK_TEST_ALL=1` runs them all."""
+
+
+@pytest.fixture
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    # Not below pytest's own folder, which nobody else may enter.
+    root = Path(f"/var/tmp/ropewalk-rootless-{os.getpid()}")
+    shutil.rmtree(root, ignore_errors=True)
+    root.mkdir(mode=0o755)
+    shared = Layout(tmp_path_factory.getbasetemp().parent / "ropewalk-shared").ensure()
+    (layer,) = ImageStore(shared).default().layers
+    try:
+        # Built by root, and now the other user's own: everything in it belongs to root inside either way.
+        shutil.copytree(shared.images, root / "ropewalk-shared/images")
+        shutil.copytree(shared.layers / layer, root / "ropewalk-shared/layers" / layer, symlinks=True)
+        yield root
+    finally:
+        shutil.rmtree(root)
+
+
+@pytest.mark.timeout(240)
+def test_the_contract_holds_without_root(place: Path) -> None:
+    here = Path(__file__)
+    for name in (here.parent / "test_sandbox_driver.py", here.parents[1] / "security/test_isolation.py",
+                 here.parents[1] / "conftest.py"):  # fmt: skip
+        shutil.copy(name, place / name.name)
+    for path in (place, *place.rglob("*")):
+        os.chown(path, UID, UID, follow_symlinks=False)
+    wanted = "test" if os.environ.get("ROPEWALK_TEST_ALL") else CLAUSES
+    answer = run_as(SUITE, str(place), wanted, timeout_s=220)
+    assert answer.returncode == 0, answer.stdout[-5000:] + answer.stderr[-2000:]
+    assert " passed" in answer.stdout

@@ -1,0 +1,169 @@
+"""Images: the default one, root folders, and archives that anybody may have made."""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from ropewalk.core import limits
+from ropewalk.core.errors import CallerError, IntegrityError, UnavailableError
+from ropewalk.sandbox import default_image
+from ropewalk.sandbox.images import ImageRecord, ImageStore
+from ropewalk.store.layout import Layout
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> ImageStore:
+    return ImageStore(Layout(tmp_path / "state").ensure())
+
+
+def member(name: str, kind: bytes = tarfile.REGTYPE, **fields: object) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type = kind
+    info.mode = 0o755 if kind == tarfile.DIRTYPE else 0o644
+    for key, value in fields.items():
+        setattr(info, key, value)
+    return info
+
+
+def archive(path: Path, *members: tuple[tarfile.TarInfo, bytes]) -> Path:
+    with tarfile.open(path, "w:gz") as file:
+        for info, data in members:
+            info.size = len(data)
+            file.addfile(info, io.BytesIO(data))
+    return path
+
+
+def test_an_archive_becomes_an_image(images: ImageStore, tmp_path: Path) -> None:
+    path = archive(
+        tmp_path / "root.tar.gz",
+        (member(".", tarfile.DIRTYPE), b""),
+        (member("bin/sh", mode=0o4755, mtime=5), b"shell"),
+        (member("bin/bash", tarfile.LNKTYPE, linkname="bin/sh"), b""),
+        (member("etc", tarfile.SYMTYPE, linkname="/anywhere"), b""),
+        (member("disk", tarfile.BLKTYPE, devmajor=8), b""),
+        (member("pipe", tarfile.FIFOTYPE), b""),
+        (member("bin", tarfile.DIRTYPE, mode=0o700), b""),
+    )
+    image = images.from_tar(path, label="mine")
+    assert images.get(image.digest) == image
+    assert list(images.records()) == [image]
+    tree = images.layers.path(image.layers[0])
+    assert sorted(item.relative_to(tree).as_posix() for item in tree.rglob("*")) == ["bin", "bin/bash", "bin/sh", "etc"]
+    assert stat.S_IMODE((tree / "bin/sh").stat().st_mode) == 0o755
+    assert stat.S_IMODE((tree / "bin").stat().st_mode) == 0o700
+    assert (tree / "bin/bash").stat().st_ino == (tree / "bin/sh").stat().st_ino
+    assert (tree / "bin/sh").stat().st_mtime == 5
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        [(member("../out"), b"x")],
+        [(member("/etc/out"), b"x")],
+        [(member("a/../../out"), b"x")],
+        [(member("way", tarfile.SYMTYPE, linkname="/tmp"), b""), (member("way/out"), b"x")],
+        [(member("way", tarfile.SYMTYPE, linkname=".."), b""), (member("way/out", tarfile.DIRTYPE), b"")],
+        [(member("hard", tarfile.LNKTYPE, linkname="../../etc/passwd"), b"")],
+        [(member("hard", tarfile.LNKTYPE, linkname="missing"), b"")],
+        [(member("file"), b"x"), (member("file/below"), b"x")],
+        [(member("folder/below"), b"x"), (member("folder"), b"x")],
+        [(member("/".join("d" * 200)), b"x")],
+    ],
+)
+def test_an_archive_that_leaves_its_folder_is_refused(
+    images: ImageStore, tmp_path: Path, members: list[tuple[tarfile.TarInfo, bytes]]
+) -> None:
+    path = archive(tmp_path / "bad.tar.gz", *members)
+    with pytest.raises(CallerError):
+        images.from_tar(path)
+    assert not (tmp_path / "out").exists()
+    assert not list(images.records())
+    assert not list((tmp_path / "state/images").glob(".staging-*"))
+
+
+def test_a_symbolic_link_in_the_place_of_a_file_is_replaced_not_followed(images: ImageStore, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.write_text("safe")
+    path = archive(
+        tmp_path / "a.tar", (member("x", tarfile.SYMTYPE, linkname=str(outside)), b""), (member("x"), b"evil")
+    )
+    image = images.from_tar(path)
+    assert outside.read_text() == "safe"
+    assert (images.layers.path(image.layers[0]) / "x").read_bytes() == b"evil"
+
+
+def test_damaged_and_oversized_archives_are_refused(
+    images: ImageStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = archive(tmp_path / "whole.tar.gz", *((member(str(number)), os.urandom(5000)) for number in range(20)))
+    (tmp_path / "half.tar.gz").write_bytes(whole.read_bytes()[: whole.stat().st_size // 2])
+    (tmp_path / "noise.tar").write_bytes(os.urandom(2000))
+    for name in ("half.tar.gz", "noise.tar", "missing.tar"):
+        with pytest.raises(CallerError, match=name):
+            images.from_tar(tmp_path / name)
+    monkeypatch.setattr(limits, "TREE_BYTES_MAX", 50_000)
+    with pytest.raises(CallerError, match="50000 bytes"):
+        images.from_tar(whole)
+
+
+def test_a_directory_becomes_an_image(images: ImageStore, tmp_path: Path) -> None:
+    (tmp_path / "root/bin").mkdir(parents=True)
+    (tmp_path / "root/bin/sh").write_text("shell")
+    one = images.from_directory(tmp_path / "root", label="one")
+    two = images.from_directory(tmp_path / "root", label="two")
+    assert one.digest == two.digest  # a label is no content
+    assert one.label == "one"
+
+
+def test_unknown_and_damaged_records_are_refused(images: ImageStore, tmp_path: Path) -> None:
+    for digest in ("0" * 64, "", "../x"):
+        with pytest.raises(CallerError):
+            images.get(digest)
+    (tmp_path / "state/images" / f"{'1' * 64}.json").write_text("{")
+    with pytest.raises(IntegrityError):
+        images.get("1" * 64)
+    with pytest.raises(CallerError):
+        images.add(ImageRecord(layers=("0" * 64,)))
+
+
+def test_a_read_only_place_is_one_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    images = ImageStore(Layout(tmp_path / "missing"))
+    with pytest.raises(UnavailableError, match="No image can be stored"):
+        images.from_tar(tmp_path / "x.tar")
+
+
+def test_the_default_image_is_built_once_and_holds_nothing_of_ours(tmp_path_factory: pytest.TempPathFactory) -> None:
+    shared = Layout(tmp_path_factory.getbasetemp().parent / "ropewalk-shared").ensure()
+    told: list[str] = []
+    image = ImageStore(shared).default(told.append)
+    assert told in ([], [*told[:4], "compiling", "storing the layer"])
+    assert ImageStore(shared).default(told.append) == image
+    images = ImageStore(shared)
+    tree = images.layers.path(image.layers[0])
+    packages = {
+        path.name for path in tree.glob("usr/local/lib/python3*/*-packages/*") if not path.name.endswith(".dist-info")
+    }
+    assert packages - {"__pycache__"} == {"_pytest", "pytest", "pluggy", "iniconfig", "packaging", "pygments", "py.py"}
+    names = {entry.path for entry in images.layers.entries(image.layers[0])}
+    assert not {name for name in names if "ropewalk" in name or "hypothesis" in name or "/test/" in name}
+    assert {"usr/bin/sh", "usr/bin/find", "usr/local/bin/python3", "usr/local/bin/pytest", "tmp"} <= names
+    assert stat.S_IMODE((tree / "tmp").stat().st_mode) == 0o1777
+    assert not [entry for entry in images.layers.entries(image.layers[0]) if entry.mode & 0o6000]
+
+
+def test_a_changed_package_does_not_get_into_the_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = tmp_path / "site"
+    (site / "pytest-9.0.dist-info").mkdir(parents=True)
+    (site / "pytest.py").write_text("evil = True\n")
+    (site / "pytest-9.0.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: pytest\nVersion: 9.0\n")
+    (site / "pytest-9.0.dist-info/RECORD").write_text("pytest.py,sha256=AAAA,1\npytest-9.0.dist-info/RECORD,,\n")
+    monkeypatch.setattr("sys.path", [str(site)])
+    (tmp_path / "root").mkdir()
+    with pytest.raises(IntegrityError, match="was changed after it was installed"):
+        default_image.build(tmp_path / "root", lambda what: None)

@@ -1,0 +1,290 @@
+"""Layers: content-addressed, whole or absent, and never what untrusted trees would like them to be."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ropewalk.core import limits
+from ropewalk.core.errors import CallerError, IntegrityError, UnavailableError
+from ropewalk.sandbox import flatten, trees
+from ropewalk.sandbox.layers import LayerStore
+from ropewalk.sandbox.trees import Entry
+from ropewalk.store.layout import Layout
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs to be started as root")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LayerStore:
+    return LayerStore(Layout(tmp_path / "state").ensure())
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    root = tmp_path / "source"
+    (root / "sub/deeper").mkdir(parents=True)
+    (root / "sub/file").write_text("text")
+    (root / "sub/program").write_text("#!/bin/sh\n")
+    (root / "sub/program").chmod(0o4755)
+    (root / "link").symlink_to("/etc/shadow")
+    os.link(root / "sub/file", root / "twin")
+    os.mkfifo(root / "pipe")
+    (root / "sub/deeper").chmod(0o1777)
+    os.utime(root / "sub/file", ns=(1, 981_173_106_123_456_789))
+    return root
+
+
+def test_a_tree_is_kept_as_it_is_but_for_what_is_dangerous(store: LayerStore, source: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        os.chdir(source)
+        listener.bind("socket")
+    record = store.add_tree(source)
+    tree = store.path(record.digest)
+    assert record.skipped == 2
+    assert sorted(path.relative_to(tree).as_posix() for path in tree.rglob("*")) == [
+        "link", "sub", "sub/deeper", "sub/file", "sub/program", "twin",
+    ]  # fmt: skip
+    assert (tree / "link").readlink() == Path("/etc/shadow")
+    assert (tree / "twin").stat().st_ino == (tree / "sub/file").stat().st_ino
+    assert (tree / "sub/file").stat().st_mtime_ns == 981_173_106_123_456_789
+    assert stat.S_IMODE((tree / "sub/program").stat().st_mode) == 0o755
+    assert stat.S_IMODE((tree / "sub/deeper").stat().st_mode) == 0o1777
+    store.verify(record.digest)
+
+
+def test_equal_content_is_one_layer_whatever_its_times(store: LayerStore, source: Path) -> None:
+    first = store.add_tree(source)
+    os.utime(source / "sub/file", (5, 5))
+    assert store.add_tree(source) == first
+    (source / "sub/file").chmod(0o600)
+    assert store.add_tree(source).digest != first.digest
+    assert {record.digest for record in store.records()} >= {first.digest}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda tree: (tree / "sub/file").write_text("TEXT"),
+        lambda tree: (tree / "sub/file").chmod(0o777),
+        lambda tree: (tree / "sub/more").write_text(""),
+        lambda tree: (tree / "sub/program").unlink(),
+        lambda tree: (tree.parent / "manifest").write_bytes(b""),
+        lambda tree: shutil.rmtree(tree),
+    ],
+)
+def test_a_changed_layer_is_not_used(store: LayerStore, source: Path, damage) -> None:  # type: ignore[no-untyped-def]
+    digest = store.add_tree(source).digest
+    assert store.check(digest) == store.path(digest)
+    damage(store.path(digest))
+    with pytest.raises(IntegrityError, match=digest[:12]):
+        store.check(digest)
+    with pytest.raises(IntegrityError):
+        LayerStore(Layout(store.path(digest).parents[2])).check(digest)
+
+
+def test_files_become_a_layer(store: LayerStore) -> None:
+    record = store.add_files({"work/a.py": b"1", "work/b/c": b"2"}, modes={"work/a.py": 0o6755})
+    tree = store.path(record.digest)
+    assert (tree / "work/b/c").read_bytes() == b"2"
+    assert stat.S_IMODE((tree / "work/a.py").stat().st_mode) == 0o755
+    assert store.add_files({"work/b/c": b"2", "work/a.py": b"1"}, modes={"work/a.py": 0o755}) == record
+
+
+@pytest.mark.parametrize("name", ["", "/etc/passwd", "../x", "a/../../x", ".", "a\0b"])
+def test_names_outside_of_the_layer_are_refused(store: LayerStore, name: str) -> None:
+    with pytest.raises(CallerError):
+        store.add_files({name: b""})
+
+
+def test_a_file_that_is_a_folder_is_refused(store: LayerStore) -> None:
+    with pytest.raises(CallerError, match="at once"):
+        store.add_files({"a": b"", "a/b": b""})
+
+
+def test_bounds_hold(store: LayerStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deep = tmp_path / "deep"
+    (deep / "/".join(["d"] * 200)).mkdir(parents=True)
+    with pytest.raises(CallerError, match="deeper"):
+        store.add_tree(deep)
+    wide = tmp_path / "wide"
+    wide.mkdir()
+    for number in range(6):
+        (wide / str(number)).write_bytes(b"x" * 100)
+    monkeypatch.setattr(limits, "TREE_MEMBERS_MAX", 3)
+    with pytest.raises(CallerError, match="more than 3"):
+        store.add_tree(wide)
+    monkeypatch.setattr(limits, "TREE_MEMBERS_MAX", 100)
+    monkeypatch.setattr(limits, "TREE_BYTES_MAX", 300)
+    with pytest.raises(CallerError, match="larger"):
+        store.add_tree(wide)
+    assert not list(store.records())
+    assert not list((tmp_path / "state/layers").iterdir())
+
+
+def test_unknown_layers_and_sources_are_refused(store: LayerStore, tmp_path: Path) -> None:
+    for digest in ("0" * 64, "", "../../etc", "x" * 64):
+        with pytest.raises(CallerError):
+            store.path(digest)
+    for path in (tmp_path / "missing", tmp_path / "file"):
+        (tmp_path / "file").write_text("")
+        with pytest.raises(CallerError):
+            store.add_tree(path)
+
+
+def test_a_full_disk_leaves_nothing(store: LayerStore, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(UnavailableError, match="No space"):
+        store.add_tree(source)
+    monkeypatch.undo()
+    assert not list(store.records())
+
+
+def test_a_removed_layer_is_gone(store: LayerStore, source: Path) -> None:
+    digest = store.add_tree(source).digest
+    store.remove(digest)
+    store.remove(digest)
+    with pytest.raises(CallerError):
+        store.path(digest)
+
+
+def test_a_killed_writer_leaves_nothing_after_a_sweep(store: LayerStore, tmp_path: Path) -> None:
+    code = (
+        "import sys, time\nfrom pathlib import Path\nfrom ropewalk.sandbox import trees\n"
+        "from ropewalk.sandbox.layers import LayerStore\nfrom ropewalk.store.layout import Layout\n"
+        "def make(target):\n  target.mkdir(); (target / 'half').write_text('x')\n"
+        "  print('half', flush=True); time.sleep(60)\n"
+        "LayerStore(Layout(Path(sys.argv[1]))).add_made(make)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "state")], stdout=subprocess.PIPE) as writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == b"half\n"
+        assert store.sweep() == 0  # somebody is at work
+        writer.send_signal(signal.SIGKILL)
+    for staging in (tmp_path / "state/layers").iterdir():
+        os.utime(staging, (1, 1))
+    assert store.sweep() == 1
+    assert not list((tmp_path / "state/layers").iterdir())
+
+
+@as_root
+def test_owners_are_translated(store: LayerStore, source: Path) -> None:
+    os.chown(source / "sub/file", 1234, 1235)
+    squashed = store.path(store.add_tree(source).digest) / "sub/file"
+    kept = store.path(store.add_tree(source, owner=trees.as_is).digest) / "sub/file"
+    assert (squashed.stat().st_uid, squashed.stat().st_gid) == (0, 0)
+    assert (kept.stat().st_uid, kept.stat().st_gid) == (1234, 1235)
+
+
+def test_names_that_are_no_text_survive(store: LayerStore, tmp_path: Path) -> None:
+    odd = tmp_path / "odd"
+    odd.mkdir()
+    names = {b"\xff\xfe", "été".encode(), b"new\nline", b"base64:AAAA", b"\\xff"}
+    for name in names:
+        (odd / os.fsdecode(name)).write_bytes(name)
+    digest = store.add_tree(odd).digest
+    assert {os.fsencode(path.name) for path in store.path(digest).iterdir()} == names
+    assert {os.fsencode(trees.file_name(entry.path)) for entry in store.entries(digest)} == {*names, b""}
+    assert len({entry.path for entry in store.entries(digest)}) == len(names) + 1
+
+
+# What a stack of layers shows, by overlayfs' own way of looking: from the top down, path by path.
+Layer = dict[str, Entry]
+
+
+def show(stack: list[Layer], path: str = "") -> dict[str, object]:
+    """Visible members below a folder: contents of files, None for folders."""
+    parts: list[Layer] = []
+    for layer in reversed(stack):
+        entry = layer.get(path)
+        if entry is None:
+            continue
+        if entry.kind != "directory":
+            break
+        parts.append(layer)
+        if entry.opaque:
+            break
+    seen: dict[str, object] = {}
+    names = {
+        name for layer in parts for name in layer if name != "" and name.rpartition("/")[0] == path and name != path
+    }
+    for name in sorted(names):
+        top = next(layer[name] for layer in parts if name in layer)
+        if top.kind == "directory":
+            seen[name] = (None, top.mode)
+            seen.update(show(list(reversed(parts)), name))
+        elif top.kind != "whiteout":
+            seen[name] = top.sha256
+    return seen
+
+
+names = st.sampled_from("abc")
+
+
+@st.composite
+def layers(draw: st.DrawFn) -> Layer:
+    """A well-formed layer: the root, and below folders alone anything."""
+    layer: Layer = {"": Entry(path="", kind="directory", mode=0o755)}
+
+    def fill(path: str, depth: int) -> None:
+        for name in draw(st.sets(names, max_size=3)):
+            inner = f"{path}/{name}".lstrip("/")
+            kind = draw(
+                st.sampled_from(("file", "whiteout", "directory", "directory") if depth < 2 else ("file", "whiteout"))
+            )
+            if kind == "directory":
+                layer[inner] = Entry(
+                    path=inner, kind=kind, mode=draw(st.sampled_from((0o700, 0o755))), opaque=draw(st.booleans())
+                )
+                fill(inner, depth + 1)
+            else:
+                layer[inner] = Entry(
+                    path=inner, kind=kind, sha256=str(draw(st.integers(0, 9))) if kind == "file" else ""
+                )
+
+    fill("", 0)
+    return dict(sorted(layer.items(), key=lambda item: item[0].split("/")))
+
+
+@given(st.lists(layers(), min_size=1, max_size=4), st.lists(layers(), max_size=2))
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=200)
+def test_a_flattened_stack_shows_the_same_above_anything(stack: list[Layer], below: list[Layer]) -> None:
+    merged = {path: entry for path, (entry, _) in flatten.merge([tuple(layer.values()) for layer in stack]).items()}
+    assert show([*below, merged]) == show([*below, *stack])
+
+
+def test_flattening_keeps_bytes_links_and_owners(store: LayerStore, tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    for root in (first, second):
+        (root / "d").mkdir(parents=True)
+    (first / "d/a").write_text("1")
+    (first / "d/b").write_text("gone")
+    os.link(first / "d/a", first / "twin")
+    (first / "link").symlink_to("d/a")
+    (second / "d/a").write_text("2")
+    os.mknod(second / "d/b", stat.S_IFCHR, 0)
+    os.utime(second / "d/a", ns=(5, 5))
+    digests = [store.add_tree(root).digest for root in (first, second)]
+    record = flatten.flatten(store, digests)
+    tree = store.path(record.digest)
+    assert (tree / "d/a").read_text() == "2"
+    assert (tree / "twin").read_text() == "1"
+    assert (tree / "link").readlink() == Path("d/a")
+    assert (tree / "d/a").stat().st_mtime_ns == 5
+    assert stat.S_ISCHR((tree / "d/b").stat().st_mode)
+    store.verify(record.digest)
+    for digest in digests:
+        store.verify(digest)

