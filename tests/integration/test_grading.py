@@ -10,7 +10,7 @@ import pytest
 from ropewalk.reward.suite import SuitePlan, SuiteRunner
 from ropewalk.sandbox.contract import SandboxSpec
 from ropewalk.testing.grading import TENANT, GradingWorld, Problem, grading_world
-from tests.unit.reward.worlds import LEDGER, LEDGER_FIXED, SPANS, grading_root  # noqa: F401
+from tests.unit.reward.worlds import LEDGER, LEDGER_FIXED, SPANS, built, grading_root  # noqa: F401
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -46,8 +46,8 @@ REFUSED = {
 async def test_graders_that_would_not_tell_right_from_wrong_are_refused(grading_root: Path) -> None:  # noqa: F811
     async with grading_world(grading_root) as world:
         for reason, bad in REFUSED.items():
-            _, built = await world.build(bad)
-            assert (built.refused, built.spec) == (reason, None), built.detail
+            _, grader = await world.build(bad)
+            assert (grader.refused, grader.spec) == (reason, None), grader.detail
 
 
 async def test_what_is_visible_is_worth_nothing(grading_root: Path) -> None:  # noqa: F811
@@ -57,8 +57,8 @@ async def test_what_is_visible_is_worth_nothing(grading_root: Path) -> None:  # 
         assert open_problem.spec and open_problem.killer_points == 2
         shown = problem(tests)
         shown = replace(shown, before={**shown.before, "notes.py": "A, B = 1245106, 77693\n"})
-        _, built = await world.build(shown)
-        assert built.refused == "low_entropy"
+        _, grader = await world.build(shown)
+        assert grader.refused == "low_entropy"
 
 
 async def test_values_that_change_do_not_vote(grading_root: Path) -> None:  # noqa: F811
@@ -70,10 +70,10 @@ async def test_values_that_change_do_not_vote(grading_root: Path) -> None:  # no
         "    assert [x for x in {'a', 'b', 'c', 'd'} if f(1)] == [x for x in {'a', 'b', 'c', 'd'}]\n"
     )
     async with grading_world(grading_root) as world:
-        task, built = await world.build(problem(tests))
-        assert built.spec, built.detail
-        assert built.points == 5, "the order of a set of strings changes with the hash seed"
-        assert (await world.grader.admit_controls(task)).admitted
+        task, grader = await world.build(problem(tests))
+        assert grader.spec, grader.detail
+        assert grader.points == 5, "the order of a set of strings changes with the hash seed"
+        assert (await world.grader.admit_controls(task, repeats=1)).admitted
 
 
 async def test_demoted_points_still_guard(grading_root: Path) -> None:  # noqa: F811
@@ -83,9 +83,9 @@ async def test_demoted_points_still_guard(grading_root: Path) -> None:  # noqa: 
         "def test_a():\n    assert Odd(f(2)) == 2018\n    assert f(1234) == 1245106\n    assert f(77) == 77693\n"
     )
     async with grading_world(grading_root) as world:
-        task, built = await world.build(problem(tests))
-        assert built.spec and built.points == 2
-        assert (await world.grader.admit_controls(task)).admitted
+        task, grader = await world.build(problem(tests))
+        assert grader.spec and grader.points == 2
+        assert (await world.grader.admit_controls(task, repeats=1)).admitted
         almost = world.bundle(task, {"package.py": "def f(x):\n    return x * 1009 if x != 2 else 0\n"})
         assert (await world.grader.grade(task, episode="e", bundle=almost)).score == 0.0
 
@@ -103,13 +103,13 @@ async def test_keys_of_parameters_tell_nothing(grading_root: Path) -> None:  # n
         held_out=("tests/test_f.py::test_p[77-77693]", "tests/test_f.py::test_p[1234-1245106]"),
     )  # fmt: skip
     async with grading_world(grading_root) as world:
-        task, built = await world.build(parameters)
-        assert built.spec and built.spec.tests == ("tests/test_f.py::test_p#0", "tests/test_f.py::test_p#1")
-        assert built.tests == ("tests/test_f.py::test_p[1234-1245106]", "tests/test_f.py::test_p[77-77693]")
-        for digest in world.grader._load(built.digest).tests.files.values():
+        task, grader = await world.build(parameters)
+        assert grader.spec and grader.spec.tests == ("tests/test_f.py::test_p#0", "tests/test_f.py::test_p#1")
+        assert grader.tests == ("tests/test_f.py::test_p[1234-1245106]", "tests/test_f.py::test_p[77-77693]")
+        for digest in world.grader._load(grader.digest).tests.files.values():
             shipped = world.blobs.get(digest, bytes_max=100_000)
             assert b"77693" not in shipped and b"1245106" not in shipped
-        assert (await world.grader.admit_controls(task)).admitted
+        assert (await world.grader.admit_controls(task, repeats=1)).admitted
 
 
 async def test_a_suite_run_tells_what_happened(grading_root: Path) -> None:  # noqa: F811
@@ -167,7 +167,7 @@ async def test_a_project_may_not_take_the_place_of_the_standard_library(grading_
 async def test_problems_of_the_security_tests_are_sound(grading_root: Path) -> None:  # noqa: F811
     async with grading_world(grading_root) as world:
         for each in (LEDGER, SPANS):
-            task, built = await world.build(each)
-            assert built.spec and built.guess_bits >= 10 and built.points >= 5
+            task, grader = await built(world, each)
+            assert grader.spec and grader.guess_bits >= 10 and grader.points >= 5
             controls = await world.grader.admit_controls(task, repeats=1)
             assert controls.admitted, controls.reason

@@ -21,6 +21,7 @@ from tests.unit.reward.worlds import (
     SPANS,
     SPANS_BROKEN,
     SPANS_FIXED,
+    built,
     grading_root,  # noqa: F401
 )
 
@@ -30,6 +31,10 @@ from ropewalk.reward.verdict import Verdict, VerdictStatus
 from ropewalk.testing.grading import GradingWorld, Problem, grading_world
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
+
+
+PARTS = 4
+"""The attacks are dealt out to as many tests, so that workers share them."""
 
 
 @dataclass(frozen=True)
@@ -388,26 +393,33 @@ def _told(verdicts: dict[str, Verdict]) -> dict[str, str]:
     }
 
 
-async def test_attacks_score_nothing_and_honest_twins_one(grading_root: Path) -> None:  # noqa: F811
+@pytest.mark.parametrize("part", range(PARTS))
+async def test_attacks_score_nothing(grading_root: Path, part: int) -> None:  # noqa: F811
     async with grading_world(grading_root) as world:
-        task, built = await world.build(LEDGER)
-        assert built.spec and built.spec.level == "H3"
-        cases = {attack.name: _wrong(attack) for attack in ATTACKS}
+        task, grader = await built(world, LEDGER)
+        assert grader.spec and grader.spec.level == "H3"
+        attacks = ATTACKS[part::PARTS]
+        cases = {attack.name: _wrong(attack) for attack in attacks}
         for files in cases.values():
             compile(files["ledger.py"], "ledger.py", "exec")
         verdicts = await _all(world, task, cases)
         paid = {name: text for name, text in _told(verdicts).items() if not text.startswith("scored 0.0")}
         assert paid == {}
-        causes = {attack.name: verdicts[attack.name].cause for attack in ATTACKS if attack.cause}
-        assert causes == {attack.name: attack.cause for attack in ATTACKS if attack.cause}
+        causes = {attack.name: verdicts[attack.name].cause for attack in attacks if attack.cause}
+        assert causes == {attack.name: attack.cause for attack in attacks if attack.cause}
 
+
+async def test_honest_twins_score_one(grading_root: Path) -> None:  # noqa: F811
+    async with grading_world(grading_root) as world:
+        task, _ = await built(world, LEDGER)
         honest = await _all(world, task, {name: {"ledger.py": text} for name, text in HONEST.items()})
         assert {name: text for name, text in _told(honest).items() if not text.startswith("scored 1.0")} == {}
 
 
-async def test_a_naive_grader_pays_for_the_same_attacks(grading_root: Path) -> None:  # noqa: F811
+@pytest.mark.parametrize("part", range(PARTS))
+async def test_a_naive_grader_pays_for_the_same_attacks(grading_root: Path, part: int) -> None:  # noqa: F811
     async with grading_world(grading_root) as world:
-        task, _ = await world.build(LEDGER)
+        task, _ = await built(world, LEDGER)
         assert not await _naive_pays(world, task, LEDGER, {"ledger.py": LEDGER_BROKEN})
         assert await _naive_pays(world, task, LEDGER, {"ledger.py": LEDGER_FIXED})
         paid: dict[str, bool] = {}
@@ -422,7 +434,7 @@ async def test_a_naive_grader_pays_for_the_same_attacks(grading_root: Path) -> N
                 await run(attack)
 
         async with anyio.create_task_group() as group:
-            for attack in ATTACKS:
+            for attack in ATTACKS[part::PARTS]:
                 if attack.fools:
                     group.start_soon(in_turn, attack)
         assert [name for name, was_paid in paid.items() if not was_paid] == []
@@ -430,7 +442,7 @@ async def test_a_naive_grader_pays_for_the_same_attacks(grading_root: Path) -> N
 
 async def test_attacks_on_unittest_score_nothing(grading_root: Path) -> None:  # noqa: F811
     async with grading_world(grading_root) as world:
-        task, _ = await world.build(SPANS)
+        task, _ = await built(world, SPANS)
         verdicts = await _all(world, task, {name: {"series/core.py": code} for name, code in SPANS_ATTACKS.items()})
         assert {name: text for name, text in _told(verdicts).items() if not text.startswith("scored 0.0")} == {}
         for name, code in SPANS_ATTACKS.items():
@@ -439,7 +451,7 @@ async def test_attacks_on_unittest_score_nothing(grading_root: Path) -> None:  #
 
 async def test_bundles_hold_declared_files_and_nothing_else(grading_root: Path) -> None:  # noqa: F811
     async with grading_world(grading_root) as world:
-        task, _ = await world.build(SPANS)
+        task, _ = await built(world, SPANS)
         refused: dict[str, str] = {}
         for name, script in BUNDLES.items():
             async with await world.sandbox(task) as box:
@@ -467,7 +479,7 @@ async def test_bundles_hold_declared_files_and_nothing_else(grading_root: Path) 
 
 async def test_a_deleted_module_is_part_of_the_bundle(grading_root: Path) -> None:  # noqa: F811
     async with grading_world(grading_root) as world:
-        task, _ = await world.build(SPANS)
+        task, _ = await built(world, SPANS)
         async with await world.sandbox(task) as box:
             await box.write("/work/series/__init__.py", SPANS_FIXED)
             await box.remove("/work/series/core.py")

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ropewalk.testing.grading import Problem
+from ropewalk.interface.task import Task
+from ropewalk.reward.build import GraderBuild
+from ropewalk.testing.grading import GradingWorld, Problem
 
 LEDGER_BROKEN = '''"""Sums of entries by account."""
 
@@ -104,6 +106,16 @@ SPANS = Problem(
         "tests/test_spans.py::SpansTests::test_rejects",
     ),
 )
+
+
+_BUILT: dict[str, tuple[Task, GraderBuild]] = {}
+
+
+async def built(world: GradingWorld, problem: Problem) -> tuple[Task, GraderBuild]:
+    """A task of a problem; built once, since what it is made of stays in the state directory."""
+    if problem.name not in _BUILT:
+        _BUILT[problem.name] = await world.build(problem)
+    return _BUILT[problem.name]
 
 
 @pytest.fixture(scope="session")
