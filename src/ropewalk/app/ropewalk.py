@@ -211,7 +211,9 @@ class Ropewalk:
 
         Raises:
             CallerError: an unknown id, or no task was admitted.
+            DeniedError: the profile does not allow a source or an endpoint of the plan.
         """
+        self._check_endpoints(plan)
         if plan.tasks.ids:
             store = TaskStore(self.custody.layout)
             return [store.get(id).task for id in plan.tasks.ids]

@@ -1,0 +1,170 @@
+"""Keys, lake, trace, taint and verify on the command line: what they print and how they exit."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.integration import sample_packages
+from tests.integration.command_line import ropewalk
+
+pytestmark = pytest.mark.timeout(240)
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    return tmp_path / "state"
+
+
+def ingest(state: Path, tmp_path: Path) -> str:
+    done = ropewalk("lake", "ingest", sample_packages.archive(tmp_path / "packages", "1.0.0"), "--json", state=state)
+    assert done.code == 0, done.err
+    return str(done.json[0]["records"][0]["sha256"])
+
+
+def test_from_a_source_to_its_trace_and_taint(state: Path, tmp_path: Path) -> None:
+    sha256 = ingest(state, tmp_path)
+    listed = ropewalk("lake", "ls", "--json", state=state).json
+    assert [each["record"]["sha256"] for each in listed] == [sha256]
+    assert listed[0]["record"]["licence"]["expression"] == "MIT"
+    commit = ropewalk("lake", "log", "--json", state=state).json[0]["id"]
+    traced = ropewalk("trace", commit, "--json", state=state)
+    assert traced.code == 0 and traced.json["complete"]
+    assert traced.json["sources"][0]["sha256"] == sha256
+    text = ropewalk("trace", commit, state=state).out
+    assert "wordkit-1.0.0.tar.gz" in text and "licence MIT" in text and "no_human_data" in text
+    tainted = ropewalk("provenance", "taint", f"raw:{sha256[:32]}", "--json", state=state)
+    assert tainted.code == 3
+    assert [node["name"] for node in tainted.json["nodes"]] == [commit]
+    assert ropewalk("provenance", "taint", commit, state=state).code == 0
+
+
+def test_verify_needs_anchors_to_say_ok_and_sees_tampering(state: Path, tmp_path: Path) -> None:
+    sha256 = ingest(state, tmp_path)
+    anchor = tmp_path / "anchor"
+    anchor.mkdir()
+    bare = ropewalk("verify", "--json", state=state)
+    assert bare.code == 4 and bare.json["status"] == "unanchored"
+    empty = ropewalk("verify", "--anchor", anchor, state=state)
+    assert empty.code == 2
+    assert ropewalk("keys", "export", anchor / "ropewalk-trust-root.json", state=state).code == 0
+    assert ropewalk("provenance", "checkpoint", anchor / "ropewalk-checkpoint", state=state).code == 0
+    good = ropewalk("verify", "--anchor", anchor, "--json", state=state)
+    assert good.code == 0 and good.json["status"] == "ok" and good.json["blobs"] >= 1
+    blob = next(path for path in (state / "blobs").rglob("*") if sha256[2:] in path.name or path.name == sha256)
+    blob.chmod(0o600)
+    data = bytearray(blob.read_bytes())
+    data[100] ^= 1
+    blob.write_bytes(data)
+    bad = ropewalk("verify", "--anchor", anchor, state=state)
+    assert bad.code == 5 and "blob_damaged" in bad.out
+
+
+def test_a_rolled_back_log_is_seen(state: Path, tmp_path: Path) -> None:
+    ingest(state, tmp_path)
+    anchor = tmp_path / "anchor"
+    anchor.mkdir()
+    (tmp_path / "old").mkdir()
+    old = {path: path.read_bytes() for path in (state / "log").rglob("*") if path.is_file()}
+    other = sample_packages.archive(tmp_path / "packages", "1.1.0")
+    assert ropewalk("lake", "ingest", other, state=state).code == 0
+    ropewalk("keys", "export", anchor / "ropewalk-trust-root.json", state=state)
+    ropewalk("provenance", "checkpoint", anchor / "ropewalk-checkpoint", state=state)
+    for path in (state / "log").rglob("*"):
+        if path.is_file():
+            path.unlink()
+    for path, data in old.items():
+        path.write_bytes(data)
+    found = ropewalk("verify", "--anchor", anchor, "--json", state=state)
+    assert found.code == 5
+    assert "rolled_back" in {finding["code"] for finding in found.json["findings"]}
+
+
+def test_keys_rotate_and_revoke(state: Path) -> None:
+    assert "No keys yet" in ropewalk("keys", "ls", state=state).out
+    first = ropewalk("keys", "init", "--json", state=state).json["pair"]
+    assert ropewalk("keys", "init", "--json", state=state).json["pair"] == first
+    second = ropewalk("keys", "rotate", "--json", state=state).json["pair"]
+    assert second != first
+    revoked = ropewalk("keys", "revoke", first, "--reason", "lost", "--from-index", "0", "--json", state=state)
+    assert revoked.json == {"pair": first, "revoked_from_index": 0}
+    pairs = ropewalk("keys", "ls", "--json", state=state).json
+    assert [each["pair"] for each in pairs] == [first, second]
+    assert ropewalk("keys", "revoke", first, state=state).code == 2
+    assert ropewalk("keys", "revoke", "keypair:none", "--reason", "x", state=state).code == 2
+    assert '"ropewalk-trust-root/1"' in ropewalk("keys", "export", state=state).out
+
+
+def test_a_passphrase_is_a_reference_and_is_asked_for(state: Path) -> None:
+    assert ropewalk("keys", "init", "--passphrase", "hunter2", state=state).code == 2
+    made = ropewalk("keys", "init", "--passphrase", "env:SECRET", "--json", state=state, SECRET="correct horse")
+    assert made.code == 0
+    assert "correct horse" not in "".join(path.read_text() for path in (state / "keys").rglob("*.json"))
+    assert ropewalk("keys", "rotate", state=state).code == 2
+
+
+def test_the_air_gapped_profile_names_the_rule(state: Path) -> None:
+    refused = ropewalk("lake", "ingest", "pypi:toolz==1.0.0", "--profile", "air-gapped", state=state)
+    assert refused.code == 6 and "rule: profile air-gapped: network.sources" in refused.err
+    plan = ("--source", "pypi:toolz", "--policies", "noop")
+    assert ropewalk("run", *plan, "--profile", "air-gapped", state=state).code == 6
+    model = ("--base-url", "https://api.example.com/v1", "--model", "m", "--policies", "openai")
+    task = ("--task", "task:" + "0" * 32)
+    refused = ropewalk("run", *task, *model, state=state, ROPEWALK_PROFILE="air-gapped")
+    assert refused.code == 6 and "network.endpoints" in refused.err
+
+
+def test_no_network_is_unavailable_and_says_what_else_works(state: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound but not listening: connections are refused
+        index = f"http://127.0.0.1:{taken.getsockname()[1]}/simple"
+        done = ropewalk("lake", "ingest", "pypi:toolz==1.0.0", state=state, PIP_INDEX_URL=index, UV_INDEX_URL=index)
+    assert done.code == 7, done.err
+    assert done.err.count("error:") == 1 and "next:" in done.err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("trace", "reward:01JDY"), 2, "Nothing was ever recorded"),
+        (("verify",), 2, "Nothing was ever recorded"),
+        (("verify", "episode:01JDY"), 2, "not the id of a run"),
+        (("report",), 2, "There is no run"),
+        (("run",), 2, "Nothing to run"),
+        (("run", "missing.toml"), 2, "missing.toml"),
+        (("run", "--task", "task:0000", "--set", "run.grup=3"), 2, "did you mean 'group'"),
+        (("run", "--task", "task:0000", "--set", "nonsense"), 2, "is no setting"),
+        (("run", "--resume", "run:01JDY0000000000000000000AA"), 2, "run ls"),
+        (("run", "--task", "task:0000", "--policies", "openai"), 2, "which endpoint and model"),
+        (("lake", "ingest"), 2, "No source"),
+        (("lake", "ingest", "/nonexistent"), 2, "is no source"),
+        (("episode", "show", "episode:01JDY0000000000000000000AA"), 2, "There is no"),
+        (("task", "show", "task:0123"), 2, "task ls"),
+        (("doctor", "--profile", "nowhere"), 2, "There is no profile"),
+        (("image", "import", "/nonexistent"), 2, "There is no directory or file"),
+    ],
+)
+def test_mistakes_get_one_block_and_exit_with_2(
+    words: tuple[str, ...], code: int, said: str, state: Path, tmp_path: Path
+) -> None:
+    done = ropewalk(*words, state=state)
+    assert done.code == code, done.err
+    assert said in done.err
+    assert done.err.count("error:") == 1 and done.out == ""
+
+
+def test_an_unknown_key_in_a_plan_is_named_with_its_line(state: Path, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.toml"
+    plan.write_text('[source]\nuris = ["."]\n\n[run]\ngruop = 4\n')
+    done = ropewalk("run", plan, state=state)
+    assert done.code == 2
+    assert "line 5" in done.err and "'gruop'" in done.err and "'group'" in done.err
+
+
+def test_a_state_that_cannot_be_made_is_unavailable(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    done = ropewalk("lake", "ls", state=blocked / "state")
+    assert done.code == 7 and "ROPEWALK_STATE" in done.err
