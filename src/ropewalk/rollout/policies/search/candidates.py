@@ -90,7 +90,8 @@ def candidates(path: str, source: bytes, suspicion: Mapping[int, float]) -> list
             continue
         for operator, start, end, text, prior in _edits(file, function):
             line = source.count(b"\n", 0, start) + 1
-            score = prior * body.get(line, max(body.values()) * _NEAR_FUNCTION if line < min(body) else 0.0)
+            signature = max(body.values()) * _NEAR_FUNCTION if line < function.body[0].lineno else 0.0
+            score = prior * body.get(line, signature)
             key = (start, end, text)
             if score > 0 and key not in seen:
                 seen.add(key)

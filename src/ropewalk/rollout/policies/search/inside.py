@@ -33,8 +33,12 @@ class Watch:
         self.lines: dict[str, dict[str, list[int]]] = {}
         self.problems: list[str] = []
         self.stop: str | None = None
+        self._session: Any = None
         self._left = set(self.first)
         self._seen: dict[str, set[int]] = {}
+
+    def pytest_sessionstart(self, session: Any) -> None:
+        self._session = session
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
         order = {name: index for index, name in enumerate(self.first)}
@@ -75,6 +79,8 @@ class Watch:
             failing = sum(self.outcomes.get(name) != "passed" for name in self.first)
             if failing > self.failing_max:
                 self.stop = "no better"
+        if self.stop is not None:
+            self._session.shouldstop = self.stop
 
     def pytest_runtest_makereport(self) -> None:
         sys.settrace(None)
@@ -94,21 +100,6 @@ class Watch:
         return line
 
 
-class Stopper:
-    """Turns the watch's wish to stop into pytest's."""
-
-    def __init__(self, watch: Watch) -> None:
-        self.watch = watch
-        self.session: Any = None
-
-    def pytest_sessionstart(self, session: Any) -> None:
-        self.session = session
-
-    def pytest_runtest_logfinish(self, nodeid: str) -> None:
-        if self.watch.stop and self.session is not None:
-            self.session.shouldstop = self.watch.stop
-
-
 def main() -> None:
     """Runs what the request names and prints the answer."""
     request = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
@@ -119,7 +110,7 @@ def main() -> None:
     watch = Watch(request)
     arguments = [*request["arguments"], *request["first"], *request["rest"]]
     sys.argv = ["pytest", *arguments]
-    code = pytest.main(arguments, plugins=[watch, Stopper(watch)])
+    code = pytest.main(arguments, plugins=[watch])
     answer = {
         "exit_code": int(code),
         "outcomes": watch.outcomes,
