@@ -64,12 +64,13 @@ class RunPlan(Record):
     """Of the admitted tasks, how many; None: all."""
     group: PositiveInt = 4
     """Episodes per task and policy, all forked from one snapshot."""
-    steps: PositiveInt = 8
-    """Per episode, at most."""
+    steps: PositiveInt | None = None
+    """Per episode, at most; None: as many as the task itself allows (8)."""
     seed: Count = 0
     concurrency: PositiveInt = 2
     """Episodes at once; the fleet's free slots bound it further."""
-    episode_timeout_s: Seconds = 600.0
+    episode_timeout_s: Seconds | None = None
+    """None: as long as the task itself allows (600)."""
     attempts_max: Annotated[int, Meta(ge=1, le=20)] = 3
     """Of one episode that our side fails, before its reward is None."""
     sandbox_s_max: Amount | None = None

@@ -111,11 +111,11 @@ class Attempt:
             sandbox,
             watch,
             clock=self._world.clock,
-            steps_max=min(plan.run.steps, task.limits.steps_max),
+            steps_max=plan.run.steps or task.limits.steps_max,
             keep=self._keep if plan.run.keep_failed else None,
             on_step=self._on_step,
         )
-        timeout_s = min(plan.run.episode_timeout_s, task.limits.episode_timeout_s)
+        timeout_s = plan.run.episode_timeout_s or task.limits.episode_timeout_s
         with anyio.move_on_after(timeout_s) as scope:
             if self._policy.context is ContextKind.AGENT:
                 end = await self._run_agent(host)
