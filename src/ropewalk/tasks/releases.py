@@ -19,8 +19,10 @@ from ropewalk.tasks.units import Changed, Unit, changed_functions, make_units, s
 
 _REACH_TESTS_MAX: Final = 200
 _REACH_TIMEOUT_S: Final = 120.0
-_KILLERS_MAX: Final = 0.5
-"""A share of all tests: where more fail on the older source, the suite does not fit it."""
+_KILLERS_SHARE_MAX: Final = 0.5
+_KILLERS_FEW: Final = 30
+"""Where more tests than these and more than that share fail on the older source, the suite does not fit it: another
+Python, a package that was renamed."""
 
 
 class ReleaseBuilder:
@@ -48,9 +50,10 @@ class ReleaseBuilder:
         found = await find_killers(self._bench, pair)
         if found.problem:
             return self._nothing(plan, _reason(found), found.problem, found)
-        if len(found.killers) > _KILLERS_MAX * (len(found.killers) + len(found.both)):
-            share = f"{len(found.killers)} of {len(found.killers) + len(found.both)} tests fail on the older source"
-            return self._nothing(plan, Reason.IMPORT_FAILS, share, found)
+        count, total = len(found.killers), len(found.killers) + len(found.both)
+        if count > _KILLERS_FEW and count > _KILLERS_SHARE_MAX * total:
+            detail = f"{count} of {total} tests fail on the older source"
+            return self._nothing(plan, Reason.IMPORT_FAILS, detail, found)
         found = await confirm(self._bench, pair, found) if found.killers else found
         tell("killers", f"{len(found.killers)} of {len(found.seconds)} tests")
         if not found.killers:

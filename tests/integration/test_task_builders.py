@@ -1,0 +1,402 @@
+"""Task builders over real sandboxes, on a small package in several releases that is written here."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+
+import anyio.to_thread
+import pytest
+
+from ropewalk.core.errors import RopewalkError
+from ropewalk.core.records import decode, digest
+from ropewalk.interface.task import FileSet, TaskKind
+from ropewalk.lake.archives import unpack
+from ropewalk.reward.globs import matches_any
+from ropewalk.sandbox.contract import SandboxSpec
+from ropewalk.tasks.builder import TaskBuilder, Workshop, adjacent
+from ropewalk.tasks.records import BuildPlan, MutantPlan, Reason, ReleaseRef, YieldReport
+from ropewalk.tasks.requirements import wheel_layer
+from ropewalk.tasks.tree import SourceTree, make_tree
+from ropewalk.tasks.worlds import TEST_ENV
+from ropewalk.testing.grading import GradingWorld, grading_world
+from tests.unit.tasks.test_requirements import make_wheel
+
+OLD = '''"""Yarn."""
+
+
+def chunked(items, size):
+    """Pieces of `size` items; the last may be shorter."""
+    return [items[at : at + size] for at in range(0, len(items) - size + 1, size)]
+
+
+def rotated(text, by):
+    """The text turned to the left."""
+    return text[by:] + text[:by]
+
+
+def scaled(numbers, factor):
+    """Every number times the factor, negative ones twice."""
+    return [number * factor for number in numbers]
+
+
+def countdown(number):
+    """From a number to one."""
+    found = []
+    while number != 0:
+        found.append(number)
+        number -= 1
+    return found
+
+
+def joined(words, between=" "):
+    """Words as one text."""
+    text = ""
+    for word in words:
+        text += word + between
+    return text[: len(text) - len(between)]
+'''
+NEW = (
+    OLD.replace("len(items) - size + 1, size", "len(items), size")
+    .replace("    return text[by:]", "    by = by % len(text) if text else 0\n    return text[by:]")
+    .replace(
+        "number * factor for number in numbers", "number * factor * (2 if number < 0 else 1) for number in numbers"
+    )
+    .replace("while number != 0", "while number > 0")
+    + '''
+
+def doubled(words):
+    """Every word twice."""
+    return [word for word in words for _ in range(2)]
+'''
+)
+TESTS = textwrap.dedent("""
+    import pytest
+
+    from yarn import chunked, countdown, doubled, joined, rotated, scaled
+
+
+    class Chunks:
+        size = 3
+
+        def test_last_piece_is_shorter(self):
+            assert chunked([11, 22, 33, 44, 55], self.size)[-1] == [44, 55]
+
+
+    class TestChunked(Chunks):
+        def test_even(self):
+            assert chunked([1, 2, 3, 4], 2) == [[1, 2], [3, 4]]
+
+        def test_more_than_there_is(self):
+            assert chunked(["some", "yarn"], 7) == [["some", "yarn"]]
+
+        def test_text(self):
+            assert chunked("ropewalk!", 4) == ["rope", "walk", "!"]
+
+        @pytest.mark.parametrize("size", [4, 5])
+        def test_sizes(self, size):
+            assert chunked([901, 802, 703, 604, 505, 406], size)[1] == [901, 802, 703, 604, 505, 406][size:]
+
+
+    class TestLargerChunks(Chunks):
+        size = 3
+
+
+    def test_rotated_once():
+        assert rotated("abcdef", 2) == "cdefab"
+
+
+    def test_rotated_by_more():
+        assert rotated("ropewalk", 11) == "ewalkrop"
+
+
+    def test_rotated_by_much_more():
+        assert rotated("hawser", 100) == "erhaws"
+
+
+    def test_scaled():
+        assert scaled([3, -7, 12], 5) == [15, -70, 60]
+
+
+    def test_scaled_by_nothing():
+        assert scaled([], 3) == []
+
+
+    def test_countdown():
+        assert countdown(3) == [3, 2, 1]
+
+
+    def test_countdown_of_less_than_nothing():
+        assert countdown(-1) == []
+
+
+    def test_joined():
+        assert joined(["a", "b"]) == "a b"
+        assert joined(["rogue", "yarn"], "'s ") == "rogue's yarn"
+
+
+    def test_joined_nothing():
+        assert joined([]) == ""
+
+
+    def test_doubled():
+        assert doubled(["left", "right"]) == ["left", "left", "right", "right"]
+""")
+NOTES = (
+    "# Changes\n\n## 2.0\n\n- `rotated` takes any number\n- `scaled` doubles negative numbers\n\n## 1.0\n\n- First\n"
+)
+
+
+def release(version: str, source: str, tests: str = TESTS, **more: bytes) -> SourceTree:
+    files = {"yarn.py": source.encode(), "tests/test_yarn.py": tests.encode(), "CHANGES.md": NOTES.encode(), **more}
+    return make_tree(files, distribution="yarn", version=version)
+
+
+def ref(tree: SourceTree) -> ReleaseRef:
+    return ReleaseRef(
+        distribution=tree.distribution, version=tree.version, raw=tree.digest, licence="MIT", commit=digest("commit")
+    )
+
+
+@pytest.fixture
+async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[GradingWorld]:
+    root = tmp_path_factory.getbasetemp().parent / "ropewalk-shared"
+    try:
+        async with grading_world(root) as made:
+            yield made
+    except RopewalkError as error:
+        if error.exit_code not in (6, 7):
+            raise
+        pytest.skip(f"no sandboxes on this machine: {error}")
+
+
+def shop(
+    world: GradingWorld, folder: Path, *trees: SourceTree, wheels: tuple[str, ...] = (), parallel: int = 2
+) -> Workshop:
+    by_raw = {tree.digest: tree for tree in trees}
+    indexes = world.boxes._layout.root / "indexes"  # of the image, made once for all tests
+    indexes.mkdir(exist_ok=True)
+    folder.mkdir(exist_ok=True)
+    if not (folder / "indexes").exists():
+        (folder / "indexes").symlink_to(indexes)
+    return Workshop(
+        boxes=world.boxes, blobs=world.blobs, layers=world.layers, image=world.boxes.images.get(world.image),  # type: ignore[attr-defined]
+        trees=lambda release: by_raw[release.raw], folder=folder, wheels=wheels,
+        parallel=parallel,
+    )  # fmt: skip
+
+
+async def build(world: GradingWorld, folder: Path, *trees: SourceTree, **plan: object) -> YieldReport:
+    pairs = adjacent([ref(tree) for tree in trees])
+    return await TaskBuilder(shop(world, folder, *trees)).build(BuildPlan(pairs=pairs, tenant="tests", **plan))  # type: ignore[arg-type]
+
+
+def contents(world: GradingWorld, layers: tuple[str, ...]) -> Mapping[str, bytes]:
+    found = {}
+    for layer in layers:
+        root = world.layers.path(layer)
+        found |= {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    return found
+
+
+async def test_release_tasks(world: GradingWorld, tmp_path: Path) -> None:
+    before, after = release("1.0", OLD), release("2.0", NEW)
+    report = await build(world, tmp_path, before, after)
+    (source,) = report.sources
+    assert source.dropped == ("tests/test_yarn.py::test_countdown_of_less_than_nothing",)
+    assert source.killers == 10
+    records = {record.unit: record for record in report.tasks}
+    assert {"TestChunked", "rotated"} <= records.keys(), source.rejections
+
+    for record in report.tasks:
+        task = record.task
+        assert task.kind is TaskKind.RELEASE
+        assert task.visible_killers
+        assert set(task.visible_killers) <= set(task.visible_tests)
+        assert not set(record.held_out) & set(task.visible_tests)
+        assert record.guess_bits >= 10
+        assert len(record.verdicts) == 4
+        files = contents(world, task.layers)
+        assert files["work/yarn.py"] == OLD.encode()
+        assert not any(NEW.encode() in content for content in files.values())
+        shown = files["work/tests/test_yarn.py"].decode()
+        for test in record.held_out:
+            if record.fresh_cases == 0:
+                assert f"def {test.rpartition('::')[2].partition('[')[0]}(" not in shown
+        assert "less_than_nothing" not in shown
+        oracle = decode(world.blobs.get(task.oracle, bytes_max=1 << 20), FileSet)
+        assert all(matches_any(path, task.editable) for path in oracle.files)
+        assert not matches_any("tests/test_yarn.py", task.editable)
+
+    assert "`rotated` takes any number" in records["rotated"].task.prompt
+    chunked = records["TestChunked"]
+    inherited = {name for name in (*chunked.held_out, *chunked.task.visible_tests) if "last_piece" in name}
+    assert inherited <= set(chunked.held_out) or inherited <= set(chunked.task.visible_tests)
+
+
+async def test_a_task_s_sandbox_fails_its_killers_and_the_oracle_mends_them(
+    world: GradingWorld, tmp_path: Path
+) -> None:
+    report = await build(world, tmp_path, release("1.0", OLD), release("2.0", NEW), tasks_max=1)
+    task = report.tasks[0].task
+    spec = SandboxSpec(tenant="tests", image=task.image, layers=task.layers, workdir=task.workdir, env=TEST_ENV)
+    box = await world.boxes.create(spec)
+    try:
+        failing = await box.exec([*task.test_command, *task.visible_killers], cwd=task.workdir)
+        assert failing.exit_code == 1, failing.stdout
+        oracle = decode(world.blobs.get(task.oracle, bytes_max=1 << 20), FileSet)
+        for path, sha256 in oracle.files.items():
+            await box.write(f"{task.workdir}/{path}", world.blobs.get(sha256, bytes_max=1 << 20))
+        mended = await box.exec([*task.test_command, *task.visible_tests], cwd=task.workdir)
+        assert mended.exit_code == 0, mended.stdout
+    finally:
+        await box.close()
+
+
+async def test_one_body_is_judged_by_fresh_cases(world: GradingWorld, tmp_path: Path) -> None:
+    start = TESTS.index("class Chunks")
+    tests = TESTS[:start] + TESTS[TESTS.index("def test_scaled()") : TESTS.index("def test_countdown()")]
+    report = await build(world, tmp_path, release("1.0", OLD, tests), release("2.0", NEW, tests))
+    (record,) = report.tasks
+    assert record.fresh_cases >= 3
+    assert record.task.visible_killers == ("tests/test_yarn.py::test_scaled",)
+    assert "`scaled` doubles negative numbers" in record.task.prompt
+
+
+async def test_mutants_of_a_private_package_in_src_layout_with_wheels_and_a_plugin(
+    world: GradingWorld, tmp_path: Path
+) -> None:
+    wheelhouse = tmp_path / "wheels"
+    wheelhouse.mkdir()
+    plugin = b"import pytest\n\n\n@pytest.fixture\ndef word():\n    return 'hawser'\n"
+    make_wheel(wheelhouse, "wordplugin", files={"wordplugin.py": plugin})
+    image = world.boxes.images.get(world.image).layers  # type: ignore[attr-defined]
+    wheels = await anyio.to_thread.run_sync(
+        lambda: wheel_layer(["wordplugin"], world.layers, image=image, unpack=unpack, wheelhouse=wheelhouse)
+    )
+    tests = TESTS + "\n\ndef test_word(word):\n    assert rotated(word, 2) == 'wserha'\n"
+    tree = make_tree(
+        {"src/yarn/__init__.py": NEW.encode(), "tests/test_yarn.py": tests.encode(), "pyproject.toml": b""},
+        distribution="yarn",
+        version="2.0",
+    )
+    plan = BuildPlan(
+        pairs=(),
+        mutants=(MutantPlan(release=ref(tree), count=1),),
+        tenant="tests",
+        private=True,
+        plugins=("wordplugin",),
+    )
+    report = await TaskBuilder(shop(world, tmp_path / "state", tree, wheels=wheels.layers)).build(plan)
+    (record,) = report.tasks
+    task = record.task
+    assert task.kind is TaskKind.MUTANT
+    assert task.origin.operator in record.unit
+    assert task.layers[:1] == wheels.layers
+    assert report.sources[0].tests == 18
+    files = contents(world, task.layers)
+    assert files["work/src/yarn/__init__.py"] != NEW.encode()
+    assert "addopts = -p wordplugin" in files["work/pytest.ini"].decode()
+    assert NEW.splitlines()[6] not in task.prompt
+
+
+async def test_a_package_that_carries_its_own_answer_is_refused(world: GradingWorld, tmp_path: Path) -> None:
+    hidden = NEW[NEW.index("def chunked") :].encode()
+    before = make_tree(
+        {"yarn/__init__.py": OLD.encode(), "yarn/next.txt": hidden, "tests/test_yarn.py": TESTS.encode()},
+        distribution="yarn",
+        version="1.0",
+    )
+    after = make_tree(
+        {"yarn/__init__.py": NEW.encode(), "tests/test_yarn.py": TESTS.encode()}, distribution="yarn", version="2.0"
+    )
+    report = await build(world, tmp_path, before, after, tasks_max=1)
+    assert report.tasks == ()
+    assert Reason.LEAK in report.reasons
+    assert any("next.txt" in rejection.detail for rejection in report.sources[0].rejections)
+
+
+async def test_what_gives_no_task_says_why(world: GradingWorld, tmp_path: Path) -> None:
+    untested = make_tree({"yarn.py": NEW.encode()}, distribution="yarn", version="3.0")
+    broken = release("2.5", "def nothing(): ...\n")
+    same = release("2.1", NEW)
+    report = await build(world, tmp_path, release("2.0", NEW), same, broken, untested)
+    assert [source.rejections[0].reason for source in report.sources] == [
+        Reason.NO_KILLERS, Reason.BASELINE_FAILS, Reason.NO_TESTS,
+    ]  # fmt: skip
+
+
+BUILDER = """
+import json, sys
+from pathlib import Path
+import anyio
+from ropewalk.tasks.builder import TaskBuilder, adjacent
+from ropewalk.tasks.records import BuildPlan
+from ropewalk.testing.grading import grading_world
+from tests.integration import test_task_builders as own
+
+async def main():
+    async with grading_world(Path(sys.argv[1])) as world:
+        trees = own.three_releases()
+        plan = BuildPlan(pairs=adjacent([own.ref(tree) for tree in trees]), tenant="tests")
+        tell = lambda event: print(json.dumps([event.stage, event.source, event.tasks]), flush=True)
+        report = await TaskBuilder(own.shop(world, Path(sys.argv[2]), *trees, parallel=1)).build(plan, on_event=tell)
+        print(json.dumps(["report", [task.id for task in report.tasks]]), flush=True)
+
+anyio.run(main)
+"""
+
+
+def three_releases() -> list[SourceTree]:
+    keep = (
+        TESTS[: TESTS.index("class Chunks")]
+        + TESTS[TESTS.index("def test_rotated_once") : TESTS.index("def test_scaled()")]
+    )
+    middle = OLD.replace("    return text[by:]", "    by = by % len(text) if text else 0\n    return text[by:]")
+    return [release("1.0", OLD, keep), release("1.5", middle, keep), release("2.0", NEW, keep)]
+
+
+def events(process: subprocess.Popen[str], until: str) -> list[list[object]]:
+    found: list[list[object]] = []
+    assert process.stdout is not None
+    for line in process.stdout:
+        found.append(json.loads(line))
+        if found[-1][0] == until:
+            break
+    return found
+
+
+@pytest.mark.slow
+async def test_a_killed_build_goes_on_where_it_stopped(world: GradingWorld, tmp_path: Path) -> None:
+    root = world.boxes._layout.root
+    command = [sys.executable, "-c", BUILDER, str(root), str(tmp_path)]
+    repository = Path(__file__).parents[2]
+
+    def start() -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            command, stdout=subprocess.PIPE, text=True, cwd=repository, start_new_session=True,
+            env={**os.environ, "PYTHONPATH": str(repository)},
+        )  # fmt: skip
+
+    first = await anyio.to_thread.run_sync(start)
+    seen = await anyio.to_thread.run_sync(events, first, "finished")
+    os.killpg(first.pid, signal.SIGKILL)
+    first.communicate()
+    assert seen[-1][1] == "yarn 1.0→1.5"
+
+    second = await anyio.to_thread.run_sync(start)
+    again = await anyio.to_thread.run_sync(events, second, "report")
+    second.communicate()
+    stages = [(event[0], event[1]) for event in again]
+    assert ("resumed", "yarn 1.0→1.5") in stages
+    assert ("started", "yarn 1.0→1.5") not in stages
+    assert ("finished", "yarn 1.5→2.0") in stages
+    assert second.returncode == 0
+    assert len(again[-1][1]) == 1  # type: ignore[arg-type]
+    assert not list(tmp_path.rglob("*.part"))
