@@ -56,6 +56,11 @@ def functions(source: bytes | str, *, only: Collection[str] | None = None) -> di
     return {name: describe(name, node) for name, node in walk(tree) if only is None or node.name in only}
 
 
+def toplevel(source: bytes | str) -> tuple[str, ...]:
+    """Names of a module's own functions, methods and inner ones not among them."""
+    return tuple(name for name in functions(source) if "." not in name)
+
+
 def walk(scope: Scope, prefix: str = "") -> Iterator[tuple[str, Function]]:
     """Every function below a scope with its dotted name, outer ones first."""
     for node in _statements(scope):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import json
 import random
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from ropewalk.core.syntax import parse_expression
 from ropewalk.sandbox.contract import SandboxSpec
 from ropewalk.tasks.assembly import Problem
 from ropewalk.tasks.bench import Bench, limit_s
+from ropewalk.tasks.bodies import toplevel
 from ropewalk.tasks.tree import SourceTree
 from ropewalk.tasks.worlds import WORKDIR, import_paths, layer_files_of_tests
 
@@ -51,7 +53,7 @@ async def make_cases(
     Raises:
         SandboxGoneError, UnavailableError: our side failed.
     """
-    names = [symbol for symbol in dict.fromkeys(functions) if _is_callable_by_name(symbol)][:_FUNCTIONS_MAX]
+    names = _callable(problem, functions)
     if not names:
         return None
     calls = await _record(bench, problem, right, names)
@@ -75,9 +77,23 @@ async def make_cases(
     return replace(problem, fresh={path: text.encode()}, fresh_tests=tuple(f"{path}::{test}" for test in tests))
 
 
-def _is_callable_by_name(symbol: str) -> bool:
-    name = symbol.partition("::")[2]
-    return "." not in name and not name.startswith("__")
+def _callable(problem: Problem, functions: Sequence[str]) -> list[str]:
+    """Functions that a right solution must have, so that calling them is fair.
+
+    Those are module-level ones that the visible killers' own module names, and public ones that are there already.
+    Functions that the visible killers themselves name come first.
+    """
+    tested = {killer.partition("::")[0] for killer in problem.visible_killers}
+    words = set(re.findall(r"\w+", " ".join(problem.tests[path].decode("utf-8", "replace") for path in sorted(tested))))
+    there = {f"{path}::{name}" for path, source in problem.before.items() for name in toplevel(source)}
+    found = []
+    for symbol in dict.fromkeys(functions):
+        name = symbol.partition("::")[2]
+        if "." in name or name.startswith("__"):
+            continue
+        if name in words or (symbol in there and not name.startswith("_")):
+            found.append(symbol)
+    return sorted(found, key=lambda symbol: symbol.partition("::")[2] not in words)[:_FUNCTIONS_MAX]
 
 
 async def _record(bench: Bench, problem: Problem, source: str, names: Sequence[str]) -> dict[str, list[str]]:

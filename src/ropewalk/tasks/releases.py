@@ -111,6 +111,8 @@ class ReleaseBuilder:
         symbols = [name for name in dict.fromkeys(map(short_name, unit.symbols)) if not name.startswith("_")]
         notes = mentions(work.notes, symbols, words=_words(unit.killers))
         refused = Rejection(name=name, reason=Reason.UNSPECIFIED, detail="held-out tests reach other changes")
+        if not work.may_judge.intersection(unit.killers):
+            refused = Rejection(name=name, reason=Reason.NOT_GRADABLE, detail="no killer hands out a value that votes")
         for seed in (self._seed, self._seed + 1):
             try:
                 split = split_killers(unit.killers, keys, may_judge=work.may_judge, seed=seed)

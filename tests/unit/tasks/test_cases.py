@@ -6,6 +6,8 @@ import random
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -132,9 +134,12 @@ def test_cases_become_a_module_of_plain_tests() -> None:
     ast.parse(text)
 
 
-@pytest.mark.parametrize(
-    ("symbol", "expected"),
-    [("a.py::go", True), ("a.py::C.go", False), ("a.py::__getattr__", False), ("a.py::_private", True)],
-)
-def test_only_functions_of_modules_are_called(symbol: str, expected: bool) -> None:
-    assert cases._is_callable_by_name(symbol) is expected
+def test_only_functions_that_a_right_solution_must_have_are_called() -> None:
+    before = {
+        "pkg/m.py": b"def public(): ...\ndef _private(): ...\ndef _tested(): ...\nclass C:\n    def go(self): ...\n"
+    }
+    tests = {"tests/test_m.py": b"from pkg.m import _tested, fresh\n", "tests/test_n.py": b"elsewhere()\n"}
+    problem: Any = SimpleNamespace(before=before, tests=tests, visible_killers=("tests/test_m.py::test_x",))
+    names = ["public", "_private", "_tested", "fresh", "added", "elsewhere", "C.go", "__getattr__", "public"]
+    found = cases._callable(problem, [f"pkg/m.py::{name}" for name in names])
+    assert found == ["pkg/m.py::_tested", "pkg/m.py::fresh", "pkg/m.py::public"]
