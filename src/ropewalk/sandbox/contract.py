@@ -116,8 +116,9 @@ class Probe(Record):
     isolation: str
     """One line for people: what stands between the code and this machine."""
     declares: tuple[str, ...]
-    """Restrictions and powers in words of the contract: `single_user`, `no_memory_limit`, `no_cpu_accounting`,
-    `memory_fork` …"""
+    """Restrictions and powers in words of the contract: `single_user`, `no_memory_limit`, `no_processes_limit`,
+    `no_cpu_limit`, `no_cpu_accounting`, `disk_in_memory` (what is written counts as memory of the machine: a sandbox
+    may hold its memory and its disk size together), `memory_fork` …"""
     problems: tuple[str, ...]
     """Why it is not usable or less than whole, each with the package or setting that helps."""
 

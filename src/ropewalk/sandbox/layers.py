@@ -132,12 +132,15 @@ class LayerStore:
         """
         return decode_own((self.path(digest).parent / "record.json").read_bytes(), LayerRecord)
 
+    def digests(self) -> set[str]:
+        """Of all layers, without reading them."""
+        return {entry.name for entry in self._root.iterdir() if _DIGEST.fullmatch(entry.name)}
+
     def records(self) -> Iterator[LayerRecord]:
         """All layers, in no order."""
-        for entry in sorted(self._root.iterdir()) if self._root.is_dir() else ():
-            if _DIGEST.fullmatch(entry.name):
-                with suppress(CallerError):
-                    yield self.record(entry.name)
+        for digest in sorted(self.digests()):
+            with suppress(CallerError):
+                yield self.record(digest)
 
     def verify(self, digest: str) -> None:
         """Reads every byte.

@@ -53,7 +53,7 @@ def probe(layout: Layout) -> Probe:
 
 
 def _restrictions(parents: cgroups.Groups, *, root: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    declares = [] if root else ["single_user"]
+    declares = ["disk_in_memory"] if root else ["disk_in_memory", "single_user"]
     missing = [role for role in ("memory", "pids", "cpu") if role not in parents]
     declares += [
         {"memory": "no_memory_limit", "pids": "no_processes_limit", "cpu": "no_cpu_limit"}[role] for role in missing

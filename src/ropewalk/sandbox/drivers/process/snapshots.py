@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from ropewalk.core import limits
-from ropewalk.core.errors import CallerError, IntegrityError
+from ropewalk.core.errors import CallerError, IntegrityError, UnavailableError
 from ropewalk.core.records import canonical_bytes, content_id, decode_own
 from ropewalk.sandbox import privilege
 from ropewalk.sandbox.contract import Lease, SandboxGoneError, SandboxRecord, SandboxSpec, SnapshotRecord
@@ -37,6 +37,7 @@ def save(
     found = folder.processes()
     if found is None or not found.alive():
         raise SandboxGoneError(f"Sandbox {record.id} is dead; its disk is gone.")
+    known = layers.digests()
     with _frozen(found):
         try:
             upper = os.open(f"/proc/{found.pid}/root/tmp/w/u", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -47,7 +48,6 @@ def save(
                 raise SandboxGoneError(f"Sandbox {record.id} died.")
             with os.scandir(upper) as members:
                 empty = next(members, None) is None
-            known = {entry.digest for entry in layers.records()} if not empty else set()
             layer = None if empty else layers.add_tree(upper, owner=_owner(os.fstat(upper).st_uid))
         finally:
             os.close(upper)
@@ -114,8 +114,12 @@ def _keep(
         unique_bytes=unique_bytes, data_class=spec.data_class, label=label, created_s=now_s,
     )  # fmt: skip
     fresh = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
-    fresh.write_bytes(canonical_bytes(saved))
-    fresh.replace(path)
+    try:
+        fresh.write_bytes(canonical_bytes(saved))
+        fresh.replace(path)
+    except OSError as error:
+        fresh.unlink(missing_ok=True)
+        raise UnavailableError(f"The snapshot cannot be recorded at {path}: {error.strerror}.") from error
     return saved
 
 
