@@ -6,6 +6,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import PurePosixPath
 from typing import Final
 
 import anyio
@@ -23,7 +24,7 @@ from ropewalk.tasks.leaks import Scanner, scan_text
 from ropewalk.tasks.prompts import mutant_prompt, release_prompt
 from ropewalk.tasks.records import Reason, Rejection, TaskRecord
 from ropewalk.tasks.surgery import without_bodies
-from ropewalk.tasks.tree import SourceTree
+from ropewalk.tasks.tree import SourceTree, is_module_of_tests
 from ropewalk.tasks.worlds import (
     TEST_COMMAND,
     WORKDIR,
@@ -135,7 +136,7 @@ class Assembly:
             import_paths=import_paths(problem.tree), plugins=self._bench.world.plugins,
             limits=self._grader_limits(problem, held_out),
         )  # fmt: skip
-        files = {**problem.tests, **problem.fresh}
+        files = {**_needed(problem.tests, held_out), **problem.fresh}
         async with self._bench.slots:
             return await build_values_grader(
                 self._bench.boxes, self._bench.blobs, draft, test_files=files, visible_files=visible
@@ -262,3 +263,17 @@ class Assembly:
     def _keep_oracle(self, problem: Problem) -> str:
         changed = {path: text for path, text in problem.after.items() if problem.before.get(path) != text}
         return self._keep(changed, [path for path in problem.before if path not in problem.after])
+
+
+def _needed(tests: Mapping[str, bytes], judging: Sequence[str]) -> dict[str, bytes]:
+    """Test files without modules that the judging tests have nothing to do with."""
+    modules = {test.partition("::")[0] for test in judging}
+    texts = [tests[path] for path in modules if path in tests]
+    helpers = {path: text for path, text in tests.items() if not is_module_of_tests(path)}
+    texts += [text for path, text in helpers.items() if path.endswith(".py")]
+
+    def is_used(path: str) -> bool:
+        stem = PurePosixPath(path).stem.encode()
+        return path in modules or any(stem in text for text in texts)
+
+    return {path: text for path, text in tests.items() if path in helpers or is_used(path)}

@@ -92,7 +92,7 @@ class Recorder:
         if name is None:
             wanted = (code.co_filename, code.co_qualname) in self._wanted
             name = self._known[code] = f"{code.co_filename}::{code.co_qualname}" if wanted else ""
-        if name and len(self.calls.setdefault(name, [])) < CALLS_MAX and frame.f_lasti <= 4:
+        if name and len(self.calls.setdefault(name, [])) < CALLS_MAX and not _is_resumed(frame, code):
             try:
                 text = repr(self._arguments(frame, code))
             except (NotPlain, RecursionError, ValueError):
@@ -113,6 +113,11 @@ class Recorder:
         if code.co_flags & 8:
             keywords.update({name: plain(value) for name, value in values[names[after]].items()})
         return tuple(positional), keywords
+
+
+def _is_resumed(frame: Any, code: Any) -> bool:
+    """Whether a generator goes on, which looks like a call: by then its arguments may be others."""
+    return bool(code.co_flags & 0x2A0) and frame.f_lasti > 8 + 2 * len(code.co_cellvars)
 
 
 def record(job: dict[str, Any]) -> None:

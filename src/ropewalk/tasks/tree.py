@@ -81,7 +81,7 @@ class SourceTree:
         Raises:
             NoTestsError: there is none.
         """
-        modules = sorted(path for path in self.test_files if _TEST_MODULE.fullmatch(PurePosixPath(path).name))
+        modules = sorted(path for path in self.test_files if is_module_of_tests(path))
         if not modules:
             raise NoTestsError(
                 f"{self.distribution} {self.version} holds no tests (no `test_*.py` in its tree).",
@@ -106,6 +106,11 @@ def is_test_path(path: str) -> bool:
     """Whether a file belongs to the tests rather than to the package."""
     pure = PurePosixPath(path)
     return any(part in _TEST_FOLDERS for part in pure.parts[:-1]) or bool(_TEST_FILE.fullmatch(pure.name))
+
+
+def is_module_of_tests(path: str) -> bool:
+    """Whether pytest would collect tests from this file."""
+    return bool(_TEST_MODULE.fullmatch(PurePosixPath(path).name))
 
 
 def read_tree(folder: Path, *, distribution: str = "", version: str = "") -> SourceTree:

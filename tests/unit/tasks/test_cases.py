@@ -29,7 +29,7 @@ def pieces(items, size, *rest, fill=None, **more):
 
 
 def total(items, how=sum):
-    return how(items)
+    return (lambda: how(items))() + sum(0 for _ in items if how)
 
 
 def slow(x):
