@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 import anyio.to_thread
 
@@ -18,8 +19,18 @@ from ropewalk.sandbox.contract import Probe, SandboxDriver, SandboxSpec
 from ropewalk.sandbox.images import ImageRecord, ImageStore
 from ropewalk.sandbox.layers import LayerStore
 from ropewalk.sandbox.sandboxes import Sandboxes
+from ropewalk.store.layout import Layout
 
 Progress = Callable[[str], None]
+
+
+@runtime_checkable
+class SupportsClose(Protocol):
+    """A driver that holds something of this process."""
+
+    def close(self) -> None:
+        """Lets go of it."""
+        ...
 
 
 class Machines:
@@ -30,7 +41,9 @@ class Machines:
         self.tenant = custody.tenant
         self.layers = LayerStore(custody.layout)
         self.images = ImageStore(custody.layout, self.layers)
-        self.driver: SandboxDriver = drivers.load(driver or self.settings.driver, custody.layout)
+        self.driver: SandboxDriver = drivers.load(
+            driver or self.settings.driver, custody.layout, layers=self.layers, images=self.images
+        )
         self.sandboxes = Sandboxes(self.driver, custody.layout, images=self.images, layers=self.layers)
         fleet = custody.profile.family(FleetSettings)
         self.fleet = open_fleet(fleet.driver, config=fleet.local)
@@ -38,6 +51,11 @@ class Machines:
     def probe(self) -> Probe:
         """What the driver can do here."""
         return self.driver.probe()
+
+    def close(self) -> None:
+        """Ends what is attached to this process; detached sandboxes go on."""
+        if isinstance(self.driver, SupportsClose):
+            self.driver.close()
 
     async def image(self, name: str = "default", *, progress: Progress | None = None) -> ImageRecord:
         """An image by name, digest (also its beginning), root directory or tar archive.
@@ -84,3 +102,18 @@ class Machines:
             "cpus": self.settings.cpus,
         }
         return SandboxSpec(**{**defaults, **given})  # type: ignore[arg-type]
+
+
+def probe_driver(name: str, layout: Layout) -> Probe:
+    """What a driver can do here; it is let go of afterwards.
+
+    Raises:
+        CallerError: there is no such driver.
+        UnavailableError: what it needs is not installed.
+    """
+    driver = drivers.load(name, layout)
+    try:
+        return driver.probe()
+    finally:
+        if isinstance(driver, SupportsClose):
+            driver.close()

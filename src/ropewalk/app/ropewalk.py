@@ -67,8 +67,8 @@ class Ropewalk:
         """
         with Custody.open(profile, state=state) as custody:
             machines = Machines(custody, driver=driver)
-            await machines.sandboxes.reap()
             try:
+                await machines.sandboxes.reap()
                 async with anyio.create_task_group() as group:
                     try:
                         yield cls(custody, machines, group)
@@ -79,6 +79,8 @@ class Ropewalk:
                 if len(several.exceptions) == 1:
                     raise several.exceptions[0] from None
                 raise
+            finally:
+                machines.close()
 
     @property
     def profile(self) -> Profile:

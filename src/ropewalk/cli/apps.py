@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from ropewalk.cli.commands import Entry
 F = TypeVar("F", bound=Callable[..., Any])
 
 HELP_WIDTH = 110
+ARGUMENT_INDENT = 4
 EVERYWHERE = Group("Everywhere", sort_key=100)
 
 
@@ -73,6 +75,7 @@ def run_words(words: list[str], entry: Entry) -> int:
     """
     root = App(name="ropewalk", **_STYLE)
     root.command(f"ropewalk.cli.{entry.module}:app", name=entry.name)
+    _unwrap_docs(root[entry.name])
     try:
         code = root(words, console=_console(), exit_on_error=False, print_error=False)
     except CycloptsError as error:
@@ -81,6 +84,29 @@ def run_words(words: list[str], entry: Entry) -> int:
         print(f" next: ropewalk {' '.join([*chain, '--help'])}", file=sys.stderr)
         return 2
     return int(code or 0)
+
+
+def _unwrap_docs(app: App) -> None:
+    """Joins the lines of every paragraph, so that help breaks them where the terminal ends and not where code does."""
+    function = app.default_command
+    if function is not None and function.__doc__:
+        function.__doc__ = unwrap(function.__doc__)
+    for name in app:
+        if not name.startswith("-"):
+            _unwrap_docs(app[name])
+
+
+def unwrap(doc: str) -> str:
+    """A docstring with one line per paragraph and one per argument."""
+    lines: list[str] = []
+    for line in inspect.cleandoc(doc).splitlines():
+        indent = len(line) - len(line.lstrip())
+        starts_anew = not line.strip() or not lines or not lines[-1].strip() or lines[-1].endswith("Args:")
+        if starts_anew or (indent == ARGUMENT_INDENT and ": " in line):
+            lines.append(line)
+        else:
+            lines[-1] += " " + line.strip()
+    return "\n".join(lines)
 
 
 def _console() -> Console:

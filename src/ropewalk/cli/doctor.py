@@ -23,7 +23,7 @@ def doctor(*, offline: bool = False, json: bool = False, place: Place = HERE) ->
     """
     from ropewalk.app.configuration import SandboxSettings, open_profile
     from ropewalk.app.doctor import examine
-    from ropewalk.sandbox import drivers
+    from ropewalk.app.machines import probe_driver
     from ropewalk.store.layout import Layout, default_state_dir
 
     profile = open_profile(place.profile)
@@ -31,7 +31,7 @@ def doctor(*, offline: bool = False, json: bool = False, place: Place = HERE) ->
     found = examine(
         profile,
         layout,
-        probe=lambda: drivers.load(profile.family(SandboxSettings).driver, layout).probe(),
+        probe=lambda: probe_driver(profile.family(SandboxSettings).driver, layout),
         keys_exist=(layout.keys / "keys.json").exists(),
         network=not offline,
     )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -18,6 +20,7 @@ from ropewalk.core.limits import MIB
 
 if TYPE_CHECKING:
     from ropewalk.sandbox.process import ExecResult
+    from ropewalk.sandbox.sandbox import Sandbox
 
 app = noun("sandbox", "Create, use, snapshot, fork and end sandboxes.")
 
@@ -92,8 +95,7 @@ async def exec_(
     """
     if not words:
         raise CallerError("No command was given.", next_step="ropewalk sandbox exec ID -- COMMAND …")
-    async with opened(place) as rw:
-        box = await rw.sandboxes.open(named(sandbox, "sandbox"))
+    async with _reached(place, sandbox) as box:
         result = await box.exec(
             words[0] if len(words) == 1 else list(words),
             cwd=cwd,
@@ -120,17 +122,15 @@ async def cp(source: str, target: str, *, place: Place = HERE) -> int:
     ends = _Ends(_inside(source), _inside(target))
     if (ends.source is None) == (ends.target is None):
         raise CallerError("Exactly one of the two must be inside a sandbox.", next_step="write it as ID:/path.")
-    async with opened(place) as rw:
+    id, inside = ends.target or ends.source or ("", "")
+    async with _reached(place, id) as box:
         if ends.target:
-            box = await rw.sandboxes.open(ends.target[0])
-            inside = ends.target[1]
-            name = inside + Path(source).name if inside.endswith("/") else inside
-            await box.write(name, Path(source).read_bytes(), mode=Path(source).stat().st_mode & 0o777)
-        elif ends.source:
-            box = await rw.sandboxes.open(ends.source[0])
-            here = Path(target)
-            here = here / Path(ends.source[1]).name if here.is_dir() else here
-            here.write_bytes(await box.read(ends.source[1]))
+            here = Path(source)
+            name = inside + here.name if inside.endswith("/") else inside
+            await box.upload(here, name, mode=here.stat().st_mode & 0o777)
+        else:
+            here = Path(target) / Path(inside).name if Path(target).is_dir() else Path(target)
+            await box.download(inside, here)
     return 0
 
 
@@ -143,8 +143,7 @@ async def snapshot(sandbox: str, *, label: str = "", json: bool = False, place: 
         label: A name for people.
         json: Print JSON.
     """
-    async with opened(place) as rw:
-        box = await rw.sandboxes.open(named(sandbox, "sandbox"))
+    async with _reached(place, sandbox) as box:
         saved = await box.snapshot(label)
         print_json(saved.record) if json else print(saved.id)
     return 0
@@ -214,8 +213,7 @@ async def attach(
     from ropewalk.sandbox.attach import SHELL
     from ropewalk.sandbox.attach import attach as connect
 
-    async with opened(place) as rw:
-        box = await rw.sandboxes.open(named(sandbox, "sandbox"))
+    async with _reached(place, sandbox) as box:
         return result_code(await connect(box, list(words) or SHELL))
 
 
@@ -235,6 +233,17 @@ async def kill(*sandboxes: str, all: bool = False, place: Place = HERE) -> int:
             await rw.sandboxes.destroy(each)
             say(f"ended {each}")
     return 0
+
+
+@asynccontextmanager
+async def _reached(place: Place, sandbox: str) -> AsyncIterator[Sandbox]:
+    """A sandbox that runs, by its id; it goes on afterwards."""
+    async with opened(place) as rw:
+        box = await rw.sandboxes.open(named(sandbox, "sandbox"))
+        try:
+            yield box
+        finally:
+            await box.disconnect()
 
 
 class _Ends(NamedTuple):

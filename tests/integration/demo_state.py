@@ -1,0 +1,55 @@
+"""One small demo on a package of our own, made once for all tests and workers of a session."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tests.integration import sample_packages
+from tests.integration.command_line import Outcome, ropewalk
+
+
+class DemoState(NamedTuple):
+    """Where it is and what it printed."""
+
+    state: Path
+    anchor: Path
+    code: int
+    printed: dict[str, Any]
+
+    def __call__(self, *words: str | Path, **env: str) -> Outcome:
+        """One command line on this state."""
+        return ropewalk(*words, state=self.state, **env)
+
+    @property
+    def run(self) -> str:
+        """The demo's run."""
+        return str(self.printed["run"])
+
+    def episode(self, policy: str) -> dict[str, Any]:
+        """The first episode of a policy, as `episode ls` shows it."""
+        rows = self("episode", "ls", self.run, "--json").json
+        return next(row for row in rows if row["policy"] == policy)
+
+
+def demo_state(shared: Path) -> DemoState:
+    """The state below `shared`, which all workers know; whoever comes first makes it."""
+    shared.mkdir(parents=True, exist_ok=True)
+    kept = shared / "printed.json"
+    state, anchor = shared / "home" / "state", shared / "anchor"
+    with (shared / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not kept.exists():
+            sources = [
+                word
+                for version in ("1.0.0", "1.1.0")
+                for word in ("--source", sample_packages.archive(shared, version))
+            ]
+            few = ("--build", "2", "--tasks", "1", "--group", "2", "--steps", "6")
+            done = ropewalk("demo", *sources, *few, "--anchor", anchor, "--json", state=state)
+            assert done.out, done.err
+            kept.write_text(json.dumps({"code": done.code, "printed": json.loads(done.out)}))
+        found = json.loads(kept.read_text())
+    return DemoState(state, anchor, found["code"], found["printed"])

@@ -1,0 +1,192 @@
+"""The main job without a network, end to end, and every command that looks at what it left."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from ropewalk.sandbox.drivers.process.driver import ProcessDriver
+from ropewalk.store.layout import Layout
+from tests.integration import sample_packages
+from tests.integration.command_line import ropewalk_process, started
+from tests.integration.demo_state import DemoState, demo_state
+
+pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
+
+
+@pytest.fixture
+def demo(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> DemoState:
+    driver = ProcessDriver(Layout(tmp_path / "probe").ensure())
+    probe = driver.probe()
+    driver.close()
+    if not probe.usable:
+        pytest.skip(f"no process sandboxes here: {'; '.join(probe.problems)}")
+    base = tmp_path_factory.getbasetemp()
+    return demo_state((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "ropewalk-demo")
+
+
+def test_it_ends_with_signed_rewards_that_outsiders_can_check(demo: DemoState) -> None:
+    assert demo.code == 0
+    assert demo.printed["verification"]["status"] == "ok"
+    summary = demo.printed["summary"]
+    assert summary["state"] == "complete"
+    rates = {row["policy"]: row["passes"]["rate"] for row in summary["policies"]}
+    assert rates["noop"] == 0.0 and rates["oracle"] == 1.0
+    assert all(line["reward"] for line in summary["episodes"])
+    assert demo("verify", demo.run, "--anchor", demo.anchor).code == 0
+    assert demo("verify", demo.run).code == 4
+
+
+def test_the_report_needs_nothing_and_shows_every_reward(demo: DemoState) -> None:
+    html = Path(demo.printed["report"]).read_text()
+    assert "ok: " in html
+    assert not re.search(r"<(script|link|img|iframe)|\b(src|href)=|url\(|@import", html)
+    for line in demo.printed["summary"]["episodes"]:
+        assert line["reward"] in html
+    assert html.count("wordkit-1.0.0.tar.gz") >= len(demo.printed["summary"]["episodes"])
+
+
+def test_a_reward_is_traced_to_its_sources_and_their_licence(demo: DemoState) -> None:
+    reward = demo("reward", "ls", demo.run, "--json").json[0]["id"]
+    traced = demo("trace", reward, "--json").json
+    assert traced["complete"]
+    facts = [source["made_by"][0]["facts"] for source in traced["sources"]]
+    assert sorted(each["name"] for each in facts) == ["wordkit-1.0.0.tar.gz", "wordkit-1.1.0.tar.gz"]
+    assert {each["licence"]["expression"] for each in facts} == {"MIT"}
+    text = demo("trace", reward.removeprefix("reward:")).out
+    for kind in ("verdict:", "episode:", "snapshot:", "task:", "commit:", "raw:"):
+        assert kind in text
+    raw = traced["sources"][0]["name"]
+    tainted = demo("provenance", "taint", raw, "--kind", "reward", "--json")
+    assert tainted.code == 3 and reward in [node["name"] for node in tainted.json["nodes"]]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("diagnose",), ("cost",), ("catalogue", "ls"), ("reward", "ls"), ("run", "ls"), ("task", "ls"), ("report",),
+     ("image", "ls"), ("sandbox", "ls"), ("keys", "ls"), ("lake", "ls"), ("doctor", "--offline")],
+    ids=" ".join,
+)  # fmt: skip
+def test_what_looks_speaks_to_people_and_to_scripts(words: tuple[str, ...], demo: DemoState) -> None:
+    plain, parsed = demo(*words), demo(*words, "--json")
+    assert plain.code == parsed.code == 0, plain.err
+    assert plain.out.strip() and parsed.json is not None
+
+
+def test_an_episode_can_be_read_replayed_and_entered(demo: DemoState) -> None:
+    oracle = demo.episode("oracle")["id"]
+    shown = demo("episode", "show", oracle)
+    assert "answer" in shown.out and "changed src/wordkit/__init__.py" in shown.out
+    diff = demo("episode", "diff", oracle).out
+    assert "+    return [text[i : i + size] for i in range(0, len(text), size)]" in diff or "% 26" in diff
+    assert demo("episode", "diff", oracle, "--step", "0").out.strip() == "Nothing was changed."
+    assert demo("episode", "diff", oracle, "--step", "9").code == 2
+    again = demo("episode", "replay", oracle, "--json")
+    assert again.code == 0 and again.json["same"]
+    script = "grep -c alphabet /work/src/wordkit/__init__.py; ls /work/tests; exit 7\n"
+    inside = ropewalk_process("episode", "attach", oracle, "--step", "1", state=demo.state, stdin=script)
+    assert inside.code == 7, inside.err
+    assert "test_wordkit.py" in inside.out and "after step 1 of 1" in inside.err
+
+
+def test_an_unpaid_state_was_kept_as_it_was(demo: DemoState) -> None:
+    noop = demo.episode("noop")["id"]
+    done = ropewalk_process("episode", "attach", noop, "--", "cat", "/var/tmp/visible-tests.txt", state=demo.state)
+    assert done.code == 0 and "test_wordkit.py" in done.out
+
+
+def test_exports_hold_every_reward(demo: DemoState, tmp_path: Path) -> None:
+    rewards = {line["reward"] for line in demo.printed["summary"]["episodes"]}
+    lines = [json.loads(line) for line in demo("export", demo.run).out.splitlines()]
+    assert {line["reward_id"] for line in lines} == rewards
+    assert demo("export", demo.run, "--format", "atif", "--out", tmp_path / "atif").code == 0
+    assert len(list((tmp_path / "atif").glob("*.json"))) == len(rewards)
+    assert demo("export", demo.run, "--out", tmp_path / "x.jsonl", "--json").json["episodes"] == len(rewards)
+
+
+def test_a_task_is_shown_without_its_answer(demo: DemoState) -> None:
+    tasks = demo("task", "ls", "--json").json
+    assert tasks and all(task["guess_bits"] >= 10 for task in tasks)
+    shown = demo("task", "show", tasks[0]["id"][:12]).out
+    assert "held out:" in shown and "may be handed in: src/wordkit/*.py" in shown
+    assert "% 26" not in shown and "len(text), size" not in shown
+
+
+def test_an_interrupted_run_says_how_to_go_on_and_does(demo: DemoState, tmp_path: Path) -> None:
+    task = demo("task", "ls", "--json").json[0]["id"]
+    plan = tmp_path / "plan.toml"
+    plan.write_text(f'[tasks]\nids = ["{task}"]\n\n[run]\npolicies = ["noop", "oracle"]\ngroup = 3\nconcurrency = 1\n')
+    with started("run", plan, state=demo.state) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "Run 1 tasks" in line:
+                break
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=120)
+    assert process.returncode == 130, err
+    resume = re.search(r"ropewalk run --resume (run:\w+)", err)
+    assert resume and "Traceback" not in err
+    row = next(row for row in demo("run", "ls", "--json").json if row["run"] == resume[1])
+    assert row["state"] == "open"
+    assert demo("sandbox", "ls", "--json").json == []
+    done = demo("run", "--resume", resume[1], "--json")
+    assert done.code == 0, done.err
+    values = [line["value"] for line in done.json["summary"]["episodes"]]
+    assert values == [0.0] * 3 + [1.0] * 3
+    assert demo("verify", resume[1]).code == 4
+
+
+def test_a_killed_run_leaves_nothing_and_goes_on(demo: DemoState) -> None:
+    task = demo("task", "ls", "--json").json[0]["id"]
+    words = ("run", "--task", task, "--policies", "oracle", "--group", "4", "--concurrency", "1")
+    before = {row["run"] for row in demo("run", "ls", "--json").json}
+    with started(*words, state=demo.state) as process:
+        deadline = time.monotonic() + 120
+        while not (fresh := {row["run"] for row in demo("run", "ls", "--json").json} - before):
+            assert time.monotonic() < deadline and process.poll() is None
+            time.sleep(0.2)
+        process.kill()
+        process.communicate()
+    run = fresh.pop()
+    done = demo("run", "--resume", run, "--json")
+    assert done.code == 0, done.err
+    assert [line["value"] for line in done.json["summary"]["episodes"]] == [1.0] * 4
+    assert demo("sandbox", "ls", "--json").json == []
+
+
+def test_a_package_of_ones_own_gives_mutants(demo: DemoState, tmp_path: Path) -> None:
+    source = sample_packages.directory(tmp_path, "1.1.0")
+    words = ("--source", source, "--policies", "noop,oracle", "--tasks", "1", "--group", "1")
+    done = demo("run", *words, "--report", tmp_path / "report.html", "--json", "--profile", "air-gapped")
+    assert done.code == 0, done.err
+    rows = done.json["summary"]["rows"]
+    assert {row["kind"] for row in rows} == {"mutant"}
+    assert {row["policy"]: row["passes"]["passed"] for row in rows} == {"noop": 0, "oracle": 1}
+    assert (tmp_path / "report.html").exists()
+
+
+def test_sandboxes_by_hand(demo: DemoState, tmp_path: Path) -> None:
+    made = demo("sandbox", "create", "--memory-mib", "128", "--json").json["id"]
+    (tmp_path / "a.py").write_text("print(6 * 7)\n")
+    assert demo("sandbox", "cp", tmp_path / "a.py", f"{made}:/work/").code == 0
+    ran = demo("sandbox", "exec", made, "--", "python3", "/work/a.py")
+    assert (ran.code, ran.out) == (0, "42\n")
+    assert demo("sandbox", "exec", made, "echo oops >&2; exit 3").code == 3
+    assert demo("sandbox", "exec", made, "--timeout-s", "0.3", "sleep 9").code == 124
+    saved = demo("sandbox", "snapshot", made, "--label", "ready").out.strip()
+    forks = demo("sandbox", "fork", saved, "--count", "2").out.split()
+    assert len(set(forks)) == 2
+    assert demo("sandbox", "cp", f"{forks[0]}:/work/a.py", tmp_path / "b.py").code == 0
+    assert (tmp_path / "b.py").read_text() == "print(6 * 7)\n"
+    listed = [row["id"] for row in demo("sandbox", "ls", "--json").json]
+    assert {made, *forks} <= set(listed)
+    assert demo("sandbox", "kill", made, *forks).code == 0
+    assert not {made, *forks} & {row["id"] for row in demo("sandbox", "ls", "--json").json}
+    assert demo("sandbox", "exec", made, "true").code == 7
+    assert demo("sandbox", "cp", "a", "b").code == 2
