@@ -33,19 +33,18 @@ def parents(name: str) -> Groups:
     own = _own()
     mounts = _mounts()
     found: Groups = {}
-    for role, root in mounts.items():
-        path = _make(root, own.get("" if role == "unified" else role, "/"), name, role)
-        if path and role == "unified" and not _enable(path) and privilege.is_root():
+    if root := mounts.pop("unified", None):
+        path = _make(root, own.get("", "/"), name, "unified")
+        if path and not _enable(path) and privilege.is_root():
             # Where processes live no controller can be handed on, but for the root of the hierarchy.
-            top = _make(root, "/", name, role)
+            top = _make(root, "/", name, "unified")
             path = top if top and _enable(top) else path
         if path:
+            # Version 2 accounts CPU time and freezes without a controller.
+            found = dict.fromkeys(("unified", "cpuacct", "freezer", *_enable(path)), path)
+    for role, root in mounts.items():
+        if role not in found and (path := _make(root, own.get(role, "/"), name, role)):
             found[role] = path
-    if "unified" in found:
-        for controller in _enable(found["unified"]):
-            found[controller] = found["unified"]
-        for role in ("cpuacct", "freezer"):  # version 2 has both without a controller
-            found[role] = found["unified"]
     return found
 
 

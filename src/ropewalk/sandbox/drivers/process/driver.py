@@ -29,7 +29,7 @@ from ropewalk.sandbox.contract import (
     SandboxStats,
     SnapshotRecord,
 )
-from ropewalk.sandbox.drivers.process import diagnosis, ending, figures, plan, probe, snapshots
+from ropewalk.sandbox.drivers.process import cgroups, diagnosis, ending, figures, plan, probe, snapshots
 from ropewalk.sandbox.drivers.process.client import Channel, Message, SpawnerClient
 from ropewalk.sandbox.drivers.process.folders import Folder, Folders, require
 from ropewalk.sandbox.drivers.process.plan import Planner
@@ -166,6 +166,7 @@ class ProcessDriver:
                     os.close(live.spare.extra(anyio.abc.SocketAttribute.raw_socket).detach())
         self._live.clear()
         self._spawner.close()
+        cgroups.tidy(plan.group_parents(self._layout))
 
     def _reap(self) -> tuple[str, ...]:
         self.layers.sweep()
