@@ -151,10 +151,10 @@ class Assembly:
         shown = without_bodies(problem.tests, secret | ({keys.key(test) for test in problem.hidden} - seen))
         source = await self._bench.layer(source_files(problem.tree, problem.before))
         right = await self._bench.layer(source_files(problem.tree, problem.after))
-        visible = await self._visible_tests(problem, source, right, shown, set(judging))
         build = await self.build_grader(problem, source, held_out=judging, visible=shown)
         if build.spec is None:
             raise Refused(_REFUSALS.get(build.refused, Reason.GRADER), f"{build.refused}: {build.detail}")
+        visible = await self._visible_tests(problem, source, right, shown, set(judging))
         paths = import_paths(problem.tree)
         tests = await self._bench.layer(
             layer_files_of_tests(shown, import_paths=paths, plugins=self._bench.world.plugins)

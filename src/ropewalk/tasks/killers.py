@@ -102,19 +102,14 @@ async def find_killers(bench: Bench, pair: Pair) -> Killers:
         return Killers(dropped=tuple(dropped), hangs=True, problem=f"{len(dropped)} tests hang on the older source")
     if not wrong.complete and not wrong.tests:
         return Killers(problem=f"the older source: {wrong.problem or wrong.termination}")
-    passed = {name_of(test) for test in wrong.tests if test.outcome == "passed"}
-    ran = {name_of(test) for test in wrong.tests}
-    lost_modules = {name.partition("::")[0] for name in left} - {name.partition("::")[0] for name in ran}
-    killers = sorted(name for name in left if name not in passed and name.partition("::")[0] not in lost_modules)
-    problem = f"not importable on the older source: {', '.join(sorted(lost_modules))}" if lost_modules else ""
-    both = tuple(name for name in left if name in passed)
+    passed, ran = passing(wrong), {name_of(test) for test in wrong.tests}
+    killers = sorted(name for name in left if name in ran - passed)
+    lost = sorted({name.partition("::")[0] for name in left} - {name.partition("::")[0] for name in ran})
     return Killers(
-        killers=tuple(killers),
-        both=both,
-        seconds=seconds,
+        killers=tuple(killers), both=tuple(name for name in left if name in passed), seconds=seconds,
         dropped=tuple(dropped),
-        problem=problem if not killers else "",
-    )
+        problem=f"not importable on the older source: {', '.join(lost)}" if lost and not killers else "",
+    )  # fmt: skip
 
 
 async def confirm(bench: Bench, pair: Pair, found: Killers) -> Killers:
@@ -123,10 +118,9 @@ async def confirm(bench: Bench, pair: Pair, found: Killers) -> Killers:
     plan = selection(pair.modules, found.killers, limit)
     wrong = await bench.run(pair.before, pair.source_before, pair.tests, plan)
     right = await bench.run(pair.after, pair.source_after, pair.tests, plan)
-    failed, passed = set(found.killers) - passing(wrong), passing(right)
-    if hanging_test(wrong) is not None:
-        failed &= {name_of(test) for test in wrong.tests if test.outcome != "started"}
-    return replace(found, killers=tuple(name for name in found.killers if name in failed & passed))
+    ended = {name_of(test) for test in wrong.tests if test.outcome != "started"}
+    kept = (ended - passing(wrong)) & passing(right)
+    return replace(found, killers=tuple(name for name in found.killers if name in kept))
 
 
 async def reach(bench: Bench, pair: Pair, tests: Iterable[str], *, budget_s: float) -> dict[str, tuple[str, ...]]:

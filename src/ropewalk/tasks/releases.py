@@ -124,6 +124,7 @@ class ReleaseBuilder:
             if isinstance(outcome, TaskRecord) or outcome.reason not in (Reason.NOT_GRADABLE, Reason.LOW_ENTROPY):
                 return outcome
             refused = outcome
+            break
         outcome = await self._with_cases(work, unit, notes)
         made_none = isinstance(outcome, Rejection) and outcome.reason is Reason.ONE_BODY
         return refused if made_none and len(set(keys.values())) > 1 else outcome

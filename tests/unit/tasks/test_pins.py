@@ -51,5 +51,5 @@ def test_pins_without_a_digest_or_with_unknown_keys_are_refused(tmp_path: Path) 
     with pytest.raises(CallerError, match="no sha256 for a 2"):
         load_pins("demo", path=file)
     file.write_text(pair + "colour = 1\n")
-    with pytest.raises(CallerError, match="colour|release"):
+    with pytest.raises(CallerError, match=r"colour|release"):
         load_pins("demo", path=file)
