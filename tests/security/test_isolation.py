@@ -154,6 +154,26 @@ async def test_the_agent_cannot_be_touched(world: SandboxWorld) -> None:
             assert (await sandbox.exec(["cat", path])).exit_code != 0
 
 
+async def test_the_agent_cannot_be_slowed_or_starved(world: SandboxWorld) -> None:
+    code = """
+import json, os, resource
+seen = []
+for name, attempt in {
+    "limits": lambda: resource.prlimit(1, resource.RLIMIT_NOFILE, (5, 5)),
+    "priority": lambda: os.setpriority(os.PRIO_PROCESS, 1, 19),
+    "policy": lambda: os.sched_setscheduler(1, os.SCHED_IDLE, os.sched_param(0)),
+    "cores": lambda: os.sched_setaffinity(1, {0}),
+    "memory": lambda: open("/proc/1/oom_score_adj", "w").write("1000"),
+}.items():
+    try: attempt(); seen.append(name)
+    except OSError: pass
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)); os.sched_setaffinity(0, os.sched_getaffinity(0)); os.nice(1)
+print(json.dumps(seen))
+"""
+    async with await world.make() as sandbox:
+        assert await python(sandbox, code) == []
+
+
 async def test_nothing_of_the_host_can_be_written(world: SandboxWorld) -> None:
     attempts = (
         "echo 1 > /proc/sys/kernel/panic", "echo h > /proc/sysrq-trigger", "echo core > /proc/sys/kernel/core_pattern",

@@ -69,6 +69,10 @@ def test_the_filter_decides_as_meant(machine: str, column: int) -> None:
     assert [ask((41, 198), family) for family in (17, 38, 40, 44, 29, 15)] == [EPERM] * 6
     assert ask((16, 29), 0, 0x5412) == ask((16, 29), 0, 0x541C) == EPERM
     assert ask((16, 29), 0, 0x5401) == ALLOW
+    assert [ask((302, 261), pid) for pid in (0, 1, 7)] == [ALLOW, EPERM, EPERM]
+    for numbers in ((144, 119), (142, 118), (314, 274), (203, 122)):
+        assert [ask(numbers, pid) for pid in (0, 1, 7)] == [ALLOW, EPERM, ALLOW]
+    assert [ask((141, 140), 0, pid) for pid in (0, 1, 7)] == [ALLOW, EPERM, ALLOW]
     assert judge(machine, 0, architecture=0x40000003) == KILL
 
 

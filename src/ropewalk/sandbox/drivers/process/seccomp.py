@@ -91,6 +91,11 @@ _PERSONALITY = (135, 92)
 _SOCKET = (41, 198)
 _SOCKETPAIR = (53, 199)
 _IOCTL = (16, 29)
+_PRLIMIT64 = (302, 261)
+"""Only for the caller itself: a command that runs as the agent's user could else cut the agent's limits."""
+_SCHEDULING = ((144, 119), (142, 118), (314, 274), (203, 122))
+"""sched_setscheduler, sched_setparam, sched_setattr and sched_setaffinity: not of process 1, which is the agent."""
+_SETPRIORITY = (141, 140)
 
 _CLONE_NEW = 0x7E020080
 """CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET and NEWTIME."""
@@ -127,6 +132,11 @@ def _unless_argument(offset: int, allowed: tuple[int, ...]) -> list[bytes]:
     return [_instruction(_LOAD, offset), *tests, _return(_EPERM), _return(_ALLOW)]
 
 
+def _if_argument(offset: int, refused: int) -> list[bytes]:
+    """Refuses one value of an argument's low word."""
+    return [_instruction(_LOAD, offset), _instruction(_JUMP_EQUAL, refused, 0, 1), _return(_EPERM), _return(_ALLOW)]
+
+
 def program(machine: str = "") -> bytes:
     """The filter's instructions for an architecture, this machine's by default.
 
@@ -155,6 +165,10 @@ def program(machine: str = "") -> bytes:
     denied_ioctls = [_instruction(_JUMP_EQUAL, value, len(_IOCTLS_DENIED) - at, 0)
                      for at, value in enumerate(_IOCTLS_DENIED)]  # fmt: skip
     code += _on(_IOCTL[column], [_instruction(_LOAD, _ARGUMENT_1), *denied_ioctls, _return(_ALLOW), _return(_EPERM)])
+    code += _on(_PRLIMIT64[column], _unless_argument(_ARGUMENT_0, (0,)))
+    for call in _SCHEDULING:
+        code += _on(call[column], _if_argument(_ARGUMENT_0, 1))
+    code += _on(_SETPRIORITY[column], _if_argument(_ARGUMENT_1, 1))
     numbers = [call[column] for call in _DENIED.values()]
     for number in numbers:
         if number is not None:
