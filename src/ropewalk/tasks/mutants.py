@@ -37,9 +37,18 @@ _PER_FUNCTION_MAX: Final = 1
 
 
 @dataclass(frozen=True)
-class _Reached:
-    """What the tests of a release reach."""
+class _Work:
+    """What is known of a release while it is mutated.
 
+    Attributes:
+        seconds: test → its time.
+        by_function: `path::dotted name` → tests that reach it.
+        start_s: what a run takes besides its tests.
+    """
+
+    plan: MutantPlan
+    pair: Pair
+    bodies: BodyKeys
     seconds: dict[str, float]
     by_function: dict[str, tuple[str, ...]]
     start_s: float
@@ -66,18 +75,17 @@ class MutantBuilder:
         try:
             pair = await make_pair(self._bench, tree, tree, modules=plan.modules)
             tell("baseline", f"{len(pair.modules)} test modules")
-            reached = await self._reach(pair)
-            tests = len(reached.seconds)
-            bodies = BodyKeys({path: text for path, text in pair.tests.items() if path.endswith(".py")})
+            work = await self._look(plan, pair)
+            tests = len(work.seconds)
             used: dict[str, int] = {}
-            for path, edit in self._candidates(pair, reached, bodies):
+            for path, edit in self._candidates(work):
                 function = f"{path}::{edit.function}"
                 if len(tasks) >= count or tried >= plan.attempts_max:
                     break
                 if used.get(function, 0) >= _PER_FUNCTION_MAX:
                     continue
                 tried += 1
-                outcome = await self._try(plan, pair, reached, bodies, path, edit)
+                outcome = await self._try(work, path, edit)
                 if isinstance(outcome, TaskRecord):
                     used[function] = used.get(function, 0) + 1
                     tasks.append(outcome)
@@ -93,9 +101,9 @@ class MutantBuilder:
             seconds=round(self._bench.clock.monotonic_s() - started_s, 2),
         )  # fmt: skip
 
-    async def _reach(self, pair: Pair) -> _Reached:
-        plan = SuitePlan(files=pair.modules, timeout_s=BASELINE_TIMEOUT_S, reach=reach_folders(pair.after))
-        record = await self._bench.baseline(pair.after, pair.source_after, pair.tests, plan)
+    async def _look(self, plan: MutantPlan, pair: Pair) -> _Work:
+        suite = SuitePlan(files=pair.modules, timeout_s=BASELINE_TIMEOUT_S, reach=reach_folders(pair.after))
+        record = await self._bench.baseline(pair.after, pair.source_after, pair.tests, suite)
         seconds: dict[str, float] = {}
         by_function: dict[str, list[str]] = {}
         for test in record.tests:
@@ -104,16 +112,20 @@ class MutantBuilder:
             seconds[name_of(test)] = test.seconds
             for place in test.reached:
                 by_function.setdefault(place_of(place), []).append(name_of(test))
-        return _Reached(seconds, {name: tuple(tests) for name, tests in by_function.items()}, start_s(record))
+        return _Work(
+            plan=plan, pair=pair, seconds=seconds, start_s=start_s(record),
+            bodies=BodyKeys({path: text for path, text in pair.tests.items() if path.endswith(".py")}),
+            by_function={name: tuple(tests) for name, tests in by_function.items()},
+        )  # fmt: skip
 
-    def _candidates(self, pair: Pair, reached: _Reached, bodies: BodyKeys) -> Iterator[tuple[str, Edit]]:
+    def _candidates(self, work: _Work) -> Iterator[tuple[str, Edit]]:
         """Mutations in random order, operators by turns, of functions that two bodies of tests reach."""
         by_operator: dict[str, list[tuple[str, Edit]]] = {}
-        for path, source in sorted(pair.before.editable_files.items()):
+        for path, source in sorted(work.pair.before.editable_files.items()):
             tree = parse(source)
             for name, node in walk(tree) if tree else ():
-                tests = reached.by_function.get(f"{path}::{name}", ())
-                if len({bodies.key(test) for test in tests}) < 2:
+                tests = work.by_function.get(f"{path}::{name}", ())
+                if len({work.bodies.key(test) for test in tests}) < 2:
                     continue
                 for edit in mutations(source, name, node):
                     by_operator.setdefault(edit.operator, []).append((path, edit))
@@ -127,65 +139,62 @@ class MutantBuilder:
                 yield queue.pop()
             queues = [queue for queue in queues if queue]
 
-    async def _try(
-        self, plan: MutantPlan, pair: Pair, reached: _Reached, bodies: BodyKeys, path: str, edit: Edit
-    ) -> TaskRecord | Rejection:
-        name = f"{edit.operator} in {edit.function}"
-        title = f"{plan.release.distribution} {plan.release.version} {name}"
-        before = dict(pair.before.editable_files)
+    async def _try(self, work: _Work, path: str, edit: Edit) -> TaskRecord | Rejection:
+        """One mutation: run the tests that reach it, and make a task of what they show."""
+        release = work.plan.release
+        title = f"{release.distribution} {release.version} {_title(edit)}"
+        before = dict(work.pair.before.editable_files)
         mutated = mutate(before[path], edit)
         if mutated is None:
             return Rejection(name=title, reason=Reason.SURVIVES, detail="the mutation means nothing")
         before[path] = mutated
         function = f"{path}::{edit.function}"
-        selected = sorted(reached.by_function[function], key=lambda test: (reached.seconds[test], test))[:SELECTED_MAX]
-        source = await self._bench.layer(source_files(pair.before, before))
-        limit = limit_s(sum(reached.seconds[test] for test in selected) + reached.start_s)
-        record = await self._bench.run(pair.before, source, pair.tests, selection(pair.modules, selected, limit))
+        selected = sorted(work.by_function[function], key=lambda test: (work.seconds[test], test))[:SELECTED_MAX]
+        source = await self._bench.layer(source_files(work.pair.before, before))
+        limit = limit_s(sum(work.seconds[test] for test in selected) + work.start_s)
+        suite = selection(work.pair.modules, selected, limit)
+        record = await self._bench.run(work.pair.before, source, work.pair.tests, suite)
         if hanging_test(record) is not None or not record.complete:
             return Rejection(name=title, reason=Reason.HANGS, detail=record.problem or str(record.termination))
         alive = passing(record)
         killers = tuple(test for test in selected if test not in alive)
+        both = tuple(test for test in selected if test in alive)
         if not killers:
             return Rejection(name=title, reason=Reason.SURVIVES, detail=f"{len(selected)} tests pass")
-        problem = self._problem(
-            plan, pair, before, name, edit, killers, tuple(t for t in selected if t in alive), reached
-        )
-        keys = {killer: bodies.key(killer) for killer in killers}
+        keys = {killer: work.bodies.key(killer) for killer in killers}
         try:
             split = split_killers(killers, keys, may_judge=killers, seed=self._seed)
         except SplitRefused:
+            near = (name for name, tests in work.by_function.items() if not set(killers).isdisjoint(tests))
+            problem = _problem(work, before, edit, visible=killers, both=both)
             made = await make_cases(
-                self._bench,
-                problem,
-                source,
-                pair.source_after,
-                functions=(function, *self._near(reached, killers)),
-                seed=self._seed,
+                self._bench, problem, source, work.pair.source_after, functions=(function, *near), seed=self._seed
             )
             if made is None:
                 return Rejection(
                     name=title, reason=Reason.ONE_BODY, detail="one killing body, no case tells them apart"
                 )
             return await self._assembly.admit(made)
-        chosen = self._problem(plan, pair, before, name, edit, split.visible, problem.both, reached, split.held_out)
-        return await self._assembly.admit(chosen)
+        return await self._assembly.admit(
+            _problem(work, before, edit, visible=split.visible, both=both, held_out=split.held_out)
+        )
 
-    def _near(self, reached: _Reached, killers: tuple[str, ...]) -> tuple[str, ...]:
-        """Other functions that the killers reach."""
-        return tuple(name for name, tests in reached.by_function.items() if not set(killers).isdisjoint(tests))
 
-    def _problem(
-        self, plan: MutantPlan, pair: Pair, before: dict[str, bytes], name: str, edit: Edit, visible: tuple[str, ...],
-        both: tuple[str, ...], reached: _Reached, held_out: tuple[str, ...] = (),
-    ) -> Problem:  # fmt: skip
-        release = plan.release
-        origin = TaskOrigin(
-            commit=release.commit, distribution=release.distribution, version_before=release.version,
-            version_after=release.version, raw=(release.raw,), licence=release.licence, operator=edit.operator,
-        )  # fmt: skip
-        return Problem(
-            kind=TaskKind.MUTANT, name=name, level="mutant", tree=pair.before, after_tree=pair.after, before=before,
-            after=pair.before.editable_files, tests=pair.tests, visible_killers=visible, held_out=held_out,
-            origin=origin, both=both, seconds=reached.seconds,
-        )  # fmt: skip
+def _title(edit: Edit) -> str:
+    return f"{edit.operator} in {edit.function}"
+
+
+def _problem(
+    work: _Work, before: dict[str, bytes], edit: Edit, *, visible: tuple[str, ...], both: tuple[str, ...],
+    held_out: tuple[str, ...] = (),
+) -> Problem:  # fmt: skip
+    release, pair = work.plan.release, work.pair
+    origin = TaskOrigin(
+        commit=release.commit, distribution=release.distribution, version_before=release.version,
+        version_after=release.version, raw=(release.raw,), licence=release.licence, operator=edit.operator,
+    )  # fmt: skip
+    return Problem(
+        kind=TaskKind.MUTANT, name=_title(edit), level="mutant", tree=pair.before, after_tree=pair.after, before=before,
+        after=pair.before.editable_files, tests=pair.tests, visible_killers=visible, held_out=held_out, origin=origin,
+        both=both, seconds=work.seconds,
+    )  # fmt: skip

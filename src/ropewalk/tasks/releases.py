@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from ropewalk.interface.task import TaskKind, TaskOrigin
@@ -76,7 +77,10 @@ class ReleaseBuilder:
         notes = release_notes(pair.after.files, pair.before.version, pair.after.version)
         may_judge = await self._audition(plan, pair, found)
         tell("units", f"{len(units)} units, {len(may_judge)} of {len(found.killers)} killers may judge")
-        return _PairWork(plan, pair, found, bodies, reached, changed, notes, may_judge, units)
+        return _PairWork(
+            plan=plan, pair=pair, found=found, bodies=bodies, reached=reached, changed=changed, notes=notes,
+            may_judge=may_judge, units=units,
+        )  # fmt: skip
 
     async def _build_units(
         self, work: _PairWork, tell: Tell, budget: Budget
@@ -156,16 +160,19 @@ class ReleaseBuilder:
         )  # fmt: skip
 
 
+@dataclass(frozen=True)
 class _PairWork:
     """What is known of a pair while its units are built."""
 
-    def __init__(
-        self, plan: PairPlan, pair: Pair, found: Killers, bodies: BodyKeys, reached: Mapping[str, tuple[str, ...]],
-        changed: Changed, notes: str, may_judge: frozenset[str], units: tuple[Unit, ...],
-    ) -> None:  # fmt: skip
-        self.plan, self.pair, self.found, self.bodies = plan, pair, found, bodies
-        self.reached, self.changed, self.notes = reached, changed, notes
-        self.may_judge, self.units = may_judge, units
+    plan: PairPlan
+    pair: Pair
+    found: Killers
+    bodies: BodyKeys
+    reached: Mapping[str, tuple[str, ...]]
+    changed: Changed
+    notes: str
+    may_judge: frozenset[str]
+    units: tuple[Unit, ...]
 
     def problem(self, unit: Unit, visible: tuple[str, ...], held_out: tuple[str, ...], notes: str) -> Problem:
         """The unit as a problem; tests that reach what it is about come first among those that still pass."""
