@@ -144,7 +144,6 @@ async def test_the_agents_memory_and_descriptors_are_out_of_reach(sandbox: Sandb
         assert "denied" in result.stderr, script
 
 
-@pytest.mark.xfail(strict=True, reason="the driver's system call filter lets prlimit64 reach other processes")
 async def test_a_command_cannot_cut_the_agents_limits(sandbox: Sandbox) -> None:
     cut = "import resource\nfor n in (0, 2, 7, 9): resource.prlimit(1, n, (5, 5))"
     assert not (await sandbox.exec(["python3", "-c", cut])).ok

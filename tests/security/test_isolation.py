@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from ropewalk.core.outcomes import Termination
+from ropewalk.sandbox.contract import SandboxGoneError
 from ropewalk.sandbox.drivers.process.driver import ProcessDriver
 from ropewalk.sandbox.drivers.process.folders import Folders
 from ropewalk.sandbox.sandbox import Sandbox
@@ -163,7 +165,6 @@ for name, attempt in {
     "priority": lambda: os.setpriority(os.PRIO_PROCESS, 1, 19),
     "policy": lambda: os.sched_setscheduler(1, os.SCHED_IDLE, os.sched_param(0)),
     "cores": lambda: os.sched_setaffinity(1, {0}),
-    "memory": lambda: open("/proc/1/oom_score_adj", "w").write("1000"),
 }.items():
     try: attempt(); seen.append(name)
     except OSError: pass
@@ -172,6 +173,19 @@ print(json.dumps(seen))
 """
     async with await world.make() as sandbox:
         assert await python(sandbox, code) == []
+
+
+async def test_who_offers_the_agent_to_the_memory_killer_is_out_of_memory(world: SandboxWorld) -> None:
+    if world.excused("no_memory_limit"):
+        pytest.skip("the driver declares no_memory_limit")
+    async with await world.make(memory_bytes=64 << 20) as sandbox:
+        # Any process may raise its own user's score; so the end must be told as what it is, and not as our fault.
+        attack = "echo 1000 > /proc/1/oom_score_adj; exec python3 -c 'x = bytearray(300 << 20)'"
+        try:
+            termination = (await sandbox.exec(attack)).termination
+        except SandboxGoneError as error:
+            termination = error.termination
+        assert termination is Termination.OUT_OF_MEMORY
 
 
 async def test_nothing_of_the_host_can_be_written(world: SandboxWorld) -> None:
