@@ -25,6 +25,8 @@ GUESS_BITS_MIN: Final = 10.0
 """A grader below this is refused: one forgery in a thousand would be paid."""
 _VALUE_BITS_MAX = 40.0
 _RANGE_MAX = 1_000
+_DECIMAL_MAX = 10**4000
+"""Python refuses to write longer numbers in decimal."""
 
 
 def guess_bits(values: Iterable[tuple[Kind, Any]], visible: frozenset[str]) -> float:
@@ -98,7 +100,7 @@ def _outline(value: Any) -> Any:
     number = number_of(value)
     if number is not None:
         if isinstance(number, int):
-            return ["n", str(int(number)) if abs(number) < 10**4000 else hex(number)]
+            return ["n", str(int(number)) if abs(number) < _DECIMAL_MAX else hex(number)]
         try:
             plain = complex(number)
         except OverflowError:
