@@ -1,0 +1,32 @@
+"""Every example runs, and says what it is for."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ropewalk.rollout.plan_file import load_plan
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+PROGRAMS = sorted(EXAMPLES.glob("*.py"))
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.stem)
+def test_programs_run(program: Path, tmp_path: Path) -> None:
+    assert ast.get_docstring(ast.parse(program.read_text()))
+    environment = {"ROPEWALK_STATE": str(tmp_path / "state"), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+    outcome = subprocess.run(
+        [sys.executable, "-W", "error", str(program)], env=environment, capture_output=True, text=True, check=False
+    )
+    assert outcome.returncode == 0, outcome.stderr
+    assert outcome.stdout.strip()
+
+
+@pytest.mark.parametrize("plan", sorted(EXAMPLES.glob("*.toml")), ids=lambda path: path.stem)
+def test_plans_are_valid(plan: Path) -> None:
+    assert load_plan(plan).check().source.uris
