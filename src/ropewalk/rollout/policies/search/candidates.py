@@ -250,17 +250,22 @@ def _statements(file: _File, function: ast.FunctionDef | ast.AsyncFunctionDef) -
 
 
 def _insertions(file: _File, function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
-    """Statements worth trying in a gap: others of the same function, and counters of its own names."""
+    """Statements worth trying in a gap: others of the same function, counters, and what loops do to collections."""
     texts: dict[str, None] = {}
     assigned: dict[str, None] = {}
+    looped: dict[str, None] = {}
     for node in ast.walk(function):
         if isinstance(node, ast.AugAssign | ast.Expr | ast.Delete) and _last(node) == getattr(node, "lineno", 0):
             texts.setdefault(file.text(node))
+        if isinstance(node, ast.For | ast.AsyncFor):
+            looped |= dict.fromkeys(name.id for name in ast.walk(node.target) if isinstance(name, ast.Name))
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             assigned.setdefault(node.id)
     for name in assigned:
-        texts.setdefault(f"{name} += 1")
-        texts.setdefault(f"{name} -= 1")
+        if name not in looped:
+            for item in looped:
+                texts |= dict.fromkeys((f"{name}[{item}] += 1", f"{name}.append({item})", f"{name}.add({item})"))
+            texts |= dict.fromkeys((f"{name} += 1", f"{name} -= 1"))
     lines = [text for text in texts if not re.match(r"[\"']", text)]
     return lines[:INSERTIONS_MAX]
 

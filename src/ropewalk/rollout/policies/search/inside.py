@@ -2,10 +2,11 @@
 
     python inside.py REQUEST_FILE
 
-The request is JSON: `arguments` for pytest, node ids `first` (run before all others) and `rest`, `failing_max` (stop
-after `first` unless at most that many of them fail; null: never), `known_failing` (in `rest`, no reason to stop),
-`trace` (absolute paths of files whose executed lines matter). The answer is the last line of standard output that
-begins with MARK. A policy believes it at its own risk; no verdict depends on it.
+The request is JSON: `arguments` for pytest, node ids `first` and `rest`, `failing_max` (run `rest` only if at most
+that many of `first` fail, and stop there at the first failure; null: run all), `known_failing` (in `rest`, no reason
+to stop), `trace` (absolute paths of files whose executed lines matter). `first` has a pytest session of its own: most
+edits fail there, and the other test files are then not even collected. The answer is the last line of standard output
+that begins with MARK. A policy believes it at its own risk; no verdict depends on it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ MARK = "\x1eropewalk-search "
 
 
 class Watch:
-    """A pytest plugin: order, outcomes, early stop, lines."""
+    """A pytest plugin: outcomes, early stop, lines."""
 
     def __init__(self, request: dict[str, Any]) -> None:
         self.first = list(request["first"])
@@ -34,16 +35,10 @@ class Watch:
         self.problems: list[str] = []
         self.stop: str | None = None
         self._session: Any = None
-        self._left = set(self.first)
         self._seen: dict[str, set[int]] = {}
 
     def pytest_sessionstart(self, session: Any) -> None:
         self._session = session
-
-    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
-        order = {name: index for index, name in enumerate(self.first)}
-        items.sort(key=lambda item: order.get(item.nodeid, len(order)))
-        self._left &= {item.nodeid for item in items}
 
     def pytest_collectreport(self, report: Any) -> None:
         if report.failed:
@@ -70,17 +65,17 @@ class Watch:
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
         if self._seen:
             self.lines[nodeid] = {path: sorted(lines) for path, lines in self._seen.items()}
-        failed = self.outcomes.get(nodeid) != "passed"
-        if nodeid in self._left:
-            self._left.discard(nodeid)
-        elif failed and self.failing_max is not None and nodeid not in self.known_failing:
+        unexpected = self.outcomes.get(nodeid) != "passed" and nodeid not in self.known_failing
+        if unexpected and self.failing_max is not None and nodeid not in self.first:
             self.stop = f"{nodeid} fails too"
-        if not self._left and self.failing_max is not None and self.stop is None:
-            failing = sum(self.outcomes.get(name) != "passed" for name in self.first)
-            if failing > self.failing_max:
-                self.stop = "no better"
-        if self.stop is not None:
             self._session.shouldstop = self.stop
+
+    def may_go_on(self) -> bool:
+        """Whether the first tests came out well enough for the others to matter."""
+        failing = sum(self.outcomes.get(name) != "passed" for name in self.first)
+        if self.failing_max is not None and failing > self.failing_max:
+            self.stop = "no better"
+        return self.stop is None
 
     def pytest_runtest_makereport(self) -> None:
         sys.settrace(None)
@@ -108,9 +103,12 @@ def main() -> None:
     import pytest
 
     watch = Watch(request)
-    arguments = [*request["arguments"], *request["first"], *request["rest"]]
-    sys.argv = ["pytest", *arguments]
-    code = pytest.main(arguments, plugins=[watch])
+    sys.argv = ["pytest", *request["arguments"]]
+    code = 0
+    if watch.first:
+        code = pytest.main([*request["arguments"], *watch.first], plugins=[watch])
+    if watch.may_go_on() and request["rest"]:
+        code = pytest.main([*request["arguments"], *request["rest"]], plugins=[watch])
     answer = {
         "exit_code": int(code),
         "outcomes": watch.outcomes,
