@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from ropewalk.core.records import digest_bytes
 from ropewalk.core.syntax import parse_module
@@ -50,10 +51,34 @@ def functions(source: bytes | str, *, only: Collection[str] | None = None) -> di
         source: the module; nothing comes out of one that cannot be parsed.
         only: last parts of the names wanted.
     """
+    if only is None:
+        return dict(_outline(source).functions)
     tree = parse(source)
     if tree is None:
         return {}
-    return {name: describe(name, node) for name, node in walk(tree) if only is None or node.name in only}
+    return {name: describe(name, node) for name, node in walk(tree) if node.name in only}
+
+
+@dataclass(frozen=True)
+class _Outline:
+    """What is known of one module: its functions, and the names of its classes' bases."""
+
+    functions: Mapping[str, Body]
+    classes: Mapping[str, tuple[str, ...]]
+
+
+@lru_cache(maxsize=512)
+def _outline(source: bytes | str) -> _Outline:
+    # The same few modules are looked at for every unit of a change.
+    tree = parse(source)
+    if tree is None:
+        return _Outline({}, {})
+    classes = {
+        node.name: tuple(_last_name(base) for base in node.bases)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+    }
+    return _Outline({name: describe(name, node) for name, node in walk(tree)}, classes)
 
 
 def toplevel(source: bytes | str) -> tuple[str, ...]:
@@ -88,19 +113,16 @@ class BodyKeys:
     """Tells which test ids run the same body: parametrised, inherited or copied ones."""
 
     def __init__(self, modules: Mapping[str, bytes]) -> None:
-        self._functions: dict[str, dict[str, Body]] = {}
+        self._functions: dict[str, Mapping[str, Body]] = {}
         self._bases: dict[str, tuple[tuple[str, str], ...]] = {}
         """Class name → (module, class) places with that name."""
         self._parents: dict[tuple[str, str], tuple[str, ...]] = {}
         for path, source in modules.items():
-            tree = parse(source)
-            if tree is None:
-                continue
-            self._functions[path] = {name: describe(name, node) for name, node in walk(tree)}
-            for node in ast.walk(tree):
-                if isinstance(node, ast.ClassDef):
-                    self._parents[path, node.name] = tuple(_last_name(base) for base in node.bases)
-                    self._bases[node.name] = (*self._bases.get(node.name, ()), (path, node.name))
+            known = _outline(source)
+            self._functions[path] = known.functions
+            for name, bases in known.classes.items():
+                self._parents[path, name] = bases
+                self._bases[name] = (*self._bases.get(name, ()), (path, name))
 
     def key(self, test_id: str) -> str:
         """The body's digest; where the function cannot be found, one that all tests of that name share."""

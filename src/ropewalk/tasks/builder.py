@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 import anyio
+import msgspec
 
 from ropewalk.core.clock import Clock, SystemClock
 from ropewalk.core.errors import CallerError, UnavailableError
@@ -91,9 +92,9 @@ class TaskBuilder:
         self._shop = workshop
 
     async def build(self, plan: BuildPlan, *, on_event: Callable[[BuildEvent], None] | None = None) -> YieldReport:
-        """Builds all release tasks of a plan, then as many mutants as a quarter allows.
+        """Builds all release tasks of a plan, and as many mutants as a quarter allows.
 
-        Two sources are worked on at a time. What a source gave is on disk before the next one begins; a build that
+        A few sources are worked on at a time. What a source gave is on disk before the next one begins; a build that
         was killed and is started again with the same plan reads it from there.
 
         Args:
@@ -139,53 +140,47 @@ class _Run:
 
     async def build(self) -> YieldReport:
         started_s = self._shop.clock.monotonic_s()
-        pairs = list(enumerate(self._plan.pairs))
+        steps: list[tuple[int, PairPlan | MutantPlan]] = [*enumerate(self._plan.pairs)]
+        steps += enumerate(self._plan.mutants, start=len(steps))
         async with anyio.create_task_group() as group:
-            for _ in range(self._shop.parallel):
-                group.start_soon(self._work, pairs)
-        for number, mutants in enumerate(self._plan.mutants, start=len(self._plan.pairs)):
-            allowed = self._allowed(mutants)
-            self._results[number] = await self._step(mutants, [mutants, allowed], mutants.name, allowed)
+            for _ in range(self._shop.parallel + 1):  # one of them waits for a slot, and is ready when it comes
+                group.start_soon(self._work, steps)
+        results = [self._results[number] for number in sorted(self._results)]
+        if self._plan.pairs or not self._plan.private:
+            results = within_quota(results)
         seconds = self._shop.clock.monotonic_s() - started_s
-        return YieldReport(sources=tuple(self._results[n] for n in sorted(self._results)), seconds=round(seconds, 2))
+        return YieldReport(sources=tuple(results), seconds=round(seconds, 2))
 
-    async def _work(self, pairs: list[tuple[int, PairPlan]]) -> None:
-        while pairs:
-            number, pair = pairs.pop(0)
-            if self._budget.is_spent and self._journal.load(pair) is None:
+    async def _work(self, steps: list[tuple[int, PairPlan | MutantPlan]]) -> None:
+        while steps:
+            number, step = steps.pop(0)
+            is_wanted = isinstance(step, MutantPlan) or not self._budget.is_spent
+            if is_wanted or self._journal.load(step) is not None:
+                self._results[number] = await self._step(step, step.name)
+            else:
                 self._done += 1
-                continue
-            self._results[number] = await self._step(pair, pair, pair.name)
 
-    def _allowed(self, mutants: MutantPlan) -> int:
-        """How many mutants this step may add."""
-        if self._plan.private and not self._plan.pairs:
-            return mutants.count
-        releases = sum(len(result.tasks) for result in self._results.values() if result.kind is TaskKind.RELEASE)
-        others = sum(len(result.tasks) for result in self._results.values() if result.kind is TaskKind.MUTANT)
-        return min(mutants.count, int(releases * MUTANTS_PER_RELEASE_TASK) - others)
-
-    async def _step(self, step: PairPlan | MutantPlan, key: object, name: str, wanted: int = 0) -> SourceYield:
+    async def _step(self, step: PairPlan | MutantPlan, name: str) -> SourceYield:
         """One source: from the journal, or built and journaled."""
-        result = self._journal.load(key)
+        result = self._journal.load(step)
         if result is not None:
             self._finish(name, result, "resumed")
             return result
         self._tell(name, "started", "")
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                result = await self._build(step, name, wanted)
+                result = await self._build(step, name)
                 break
             except UnavailableError as error:
                 if attempt == _ATTEMPTS:
                     result = self._failed(step, name, error)
         assert result is not None
         if not any(rejection.reason is Reason.INFRASTRUCTURE for rejection in result.rejections):
-            await anyio.to_thread.run_sync(self._journal.store, key, result)
+            await anyio.to_thread.run_sync(self._journal.store, step, result)
         self._finish(name, result, "finished")
         return result
 
-    async def _build(self, step: PairPlan | MutantPlan, name: str, wanted: int) -> SourceYield:
+    async def _build(self, step: PairPlan | MutantPlan, name: str) -> SourceYield:
         def tell(stage: str, detail: str) -> None:
             self._tasks += stage == "task"
             self._tell(name, stage, detail)
@@ -193,12 +188,7 @@ class _Run:
         if isinstance(step, PairPlan):
             before, after = await self._tree(step.before), await self._tree(step.after)
             return await self._releases.build(step, before, after, tell, self._budget)
-        if wanted <= 0:
-            rejection = Rejection(name=name, reason=Reason.QUOTA, detail="mutants are a quarter at most")
-            return SourceYield(
-                name=name, kind=TaskKind.MUTANT, distribution=step.release.distribution, rejections=(rejection,)
-            )
-        return await self._mutants.build(step, await self._tree(step.release), wanted, tell)
+        return await self._mutants.build(step, await self._tree(step.release), step.count, tell)
 
     async def _tree(self, release: ReleaseRef) -> SourceTree:
         if release.raw not in self._trees:
@@ -223,6 +213,23 @@ class _Run:
         self._on_event(
             BuildEvent(source=name, stage=stage, detail=detail, done=self._done, total=self._total, tasks=self._tasks)
         )
+
+
+def within_quota(results: Sequence[SourceYield]) -> list[SourceYield]:
+    """Results whose mutants are a quarter of all tasks at most; those that are too many become rejections."""
+    releases = sum(len(result.tasks) for result in results if result.kind is TaskKind.RELEASE)
+    left = int(releases * MUTANTS_PER_RELEASE_TASK)
+    kept = []
+    for result in results:
+        if result.kind is TaskKind.MUTANT:
+            over = tuple(
+                Rejection(name=record.task.name, reason=Reason.QUOTA, detail="mutants are a quarter at most")
+                for record in result.tasks[left:]
+            )
+            result = msgspec.structs.replace(result, tasks=result.tasks[:left], rejections=(*result.rejections, *over))
+            left -= len(result.tasks)
+        kept.append(result)
+    return kept
 
 
 def adjacent(releases: Sequence[ReleaseRef]) -> tuple[PairPlan, ...]:

@@ -7,10 +7,11 @@ import base64
 import hashlib
 import types
 from collections.abc import Collection, Iterator, Mapping
+from functools import lru_cache
 from typing import Final, Protocol
 
 from ropewalk.core.records import Record, digest_bytes
-from ropewalk.tasks.bodies import describe, parse, walk
+from ropewalk.tasks.bodies import describe, functions, parse, walk
 
 WEIGHT_MIN: Final = 12
 """Syntax nodes below which equal bodies say nothing."""
@@ -79,7 +80,7 @@ def take_fingerprints(
     """
     changed = {path: content for path, content in after.items() if before.get(path) != content and content.strip()}
     files = {digest_bytes(content): f"the fixed {path}" for path, content in changed.items()}
-    known = {describe(name, node).digest for content in before.values() for name, node in _functions(content)}
+    known = {body.digest for content in before.values() for body in functions(content).values()}
     secrets: list[Secret] = []
     pieces: list[bytes] = []
     for path, content in changed.items():
@@ -113,8 +114,13 @@ def code_marks(code: types.CodeType) -> Iterator[tuple[str, str]]:
             yield from code_marks(constant)
 
 
-def _secrets(kind: str, path: str, content: bytes) -> Iterator[tuple[Secret, int]]:
+@lru_cache(maxsize=128)
+def _secrets(kind: str, path: str, content: bytes) -> tuple[tuple[Secret, int], ...]:
     """Every function of a module as a secret, with its weight."""
+    return tuple(_each_secret(kind, path, content))
+
+
+def _each_secret(kind: str, path: str, content: bytes) -> Iterator[tuple[Secret, int]]:
     lines = content.decode("utf-8", "replace").splitlines()
     marks = _compiled(content)
     for name, node in _functions(content):

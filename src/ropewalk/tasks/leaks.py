@@ -16,7 +16,8 @@ import marshal
 import os
 import re
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -34,7 +35,7 @@ _METADATA: Final = re.compile(
     r"(?P<name>[A-Za-z0-9_.]+?)-(?P<version>\d[^/-]*?)(?:-[^/]*)?\.(?:dist-info|egg-info|egg|whl)"
 )
 _SEARCH_FOLDER: Final = re.compile(r"(site-packages|dist-packages|python3\.\d+)")
-_INDEX_VERSION: Final = "2"
+_INDEX_VERSION: Final = "3"
 _FILE_BYTES_MAX: Final = 64 * limits.MIB
 _DEPTH_MAX: Final = 3
 _COMMON: Final = 12
@@ -143,7 +144,7 @@ def _build_index(root: Path) -> dict[str, list[str]]:
             keys |= {name.rpartition(".")[2] for name, _ in code_marks(code)} if code else set()
         else:
             keys |= {name.decode() for name in _DEFINITION.findall(content)}
-        if _BASE64.search(content):
+        if _is_encoded(content):
             keys.add(_ENCODED)
         if any(True for _ in inner_files(path, content)):
             keys.add(_CONTAINER)
@@ -193,7 +194,7 @@ def _file_leaks(
         yield from _compiled_leaks(path, content, secrets)
     else:
         yield from _source_leaks(path, content, secrets, by_name=by_name)
-    flat = content.replace(b"\n", b"") if secrets.encoded and _BASE64.search(content) else b""
+    flat = content.replace(b"\n", b"") if secrets.encoded and _is_encoded(content) else b""
     if flat and any(chunk in flat for chunk in secrets.encoded):
         yield Leak(kind="encoded", path=path, detail="base64 of the fix or of a held-out test")
     if depth < _DEPTH_MAX:
@@ -203,17 +204,42 @@ def _file_leaks(
 
 def _source_leaks(path: str, content: bytes, secrets: Fingerprints, *, by_name: bool) -> Iterator[Leak]:
     named = [secret for secret in secrets.secrets if f"def {secret.name}".encode() in content]
-    bodies: dict[str, str] = {}
+    bodies: Mapping[str, str] = {}
     if _is_python(path) and (named or not by_name):
-        only = {secret.name for secret in named} if by_name else None
-        found = functions(content, only=only) if b"def " in content else {}
-        bodies = {body.digest: name for name, body in found.items() if body.weight >= WEIGHT_MIN}
-    plain = plain_lines(content.decode("utf-8", "replace")) if named else ""
+        bodies = _digests(content, frozenset(secret.name for secret in named) if by_name else None)
+    plain = _plain(content) if named else ""
     for secret in secrets.secrets:
         if secret.body in bodies:
             yield Leak(kind=secret.kind, path=path, detail=f"{secret.place} as {bodies[secret.body]}")
         elif secret in named and secret.text.count("\n") >= 2 and secret.text in plain:
             yield Leak(kind=secret.kind, path=path, detail=f"the text of {secret.place}")
+
+
+# Tasks of one change are scanned one after the other, over the same layers.
+
+
+@lru_cache(maxsize=1024)
+def _digests(content: bytes, only: frozenset[str] | None) -> Mapping[str, str]:
+    """Digest of every body that is large enough to mean something → the function's name."""
+    found = functions(content, only=only) if b"def " in content else {}
+    return {body.digest: name for name, body in found.items() if body.weight >= WEIGHT_MIN}
+
+
+@lru_cache(maxsize=256)
+def _plain(content: bytes) -> str:
+    return plain_lines(content.decode("utf-8", "replace"))
+
+
+@lru_cache(maxsize=1024)
+def _marks(content: bytes) -> frozenset[str] | None:
+    """Marks of all functions in a cached module; None where another Python wrote it."""
+    code = _load(content)
+    return frozenset(mark for _, mark in code_marks(code)) if code is not None else None
+
+
+def _is_encoded(content: bytes) -> bool:
+    """Whether a text holds a long piece that could be base64."""
+    return b"\0" not in content[:4096] and _BASE64.search(content) is not None
 
 
 def _is_python(path: str) -> bool:
@@ -222,12 +248,11 @@ def _is_python(path: str) -> bool:
 
 
 def _compiled_leaks(path: str, content: bytes, secrets: Fingerprints) -> Iterator[Leak]:
-    code = _load(content)
-    if code is None:
+    marks = _marks(content)
+    if marks is None:
         if any(secret.name.encode() in content for secret in secrets.secrets):
             yield Leak(kind="unreadable", path=path, detail="another Python's cached module with a secret's name in it")
         return
-    marks = {mark for _, mark in code_marks(code)}
     for secret in secrets.secrets:
         if secret.mark in marks:
             yield Leak(kind="compiled", path=path, detail=secret.place)

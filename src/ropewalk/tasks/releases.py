@@ -19,6 +19,8 @@ from ropewalk.tasks.tree import NoTestsError, SourceTree
 from ropewalk.tasks.units import Changed, Unit, changed_functions, make_units, short_name
 
 _REACH_TESTS_MAX: Final = 200
+_UNITS_FEW: Final = 3
+"""So many are tried one by one; of more, all killers are auditioned first."""
 _REACH_TIMEOUT_S: Final = 120.0
 _KILLERS_SHARE_MAX: Final = 0.5
 _KILLERS_FEW: Final = 30
@@ -75,7 +77,8 @@ class ReleaseBuilder:
         bodies = BodyKeys({path: text for path, text in pair.tests.items() if path.endswith(".py")})
         units = make_units(found.killers, bodies, reached, changed)
         notes = release_notes(pair.after.files, pair.before.version, pair.after.version)
-        may_judge = await self._audition(plan, pair, found)
+        several = len(units) > _UNITS_FEW
+        may_judge = await self._audition(plan, pair, found) if several else frozenset(found.killers)
         tell("units", f"{len(units)} units, {len(may_judge)} of {len(found.killers)} killers may judge")
         return _PairWork(
             plan=plan, pair=pair, found=found, bodies=bodies, reached=reached, changed=changed, notes=notes,
