@@ -160,7 +160,9 @@ def plan(*names: PolicyName, **fields: Any) -> Plan:
 
 async def test_each_policy_gets_what_it_deserves(tmp_path: Path, grading_root: Path) -> None:  # noqa: F811
     async with real(grading_root, tmp_path) as here:
-        chosen = plan(PolicyName.NOOP, PolicyName.ORACLE, PolicyName.SEARCH, PolicyName.OPENAI, steps=30, keep_failed=True)
+        chosen = plan(
+            PolicyName.NOOP, PolicyName.ORACLE, PolicyName.SEARCH, PolicyName.OPENAI, steps=30, keep_failed=True
+        )
         chosen = msgspec.structs.replace(
             chosen, policy=msgspec.convert({"openai": {"base_url": "http://h/v1", "model": "m"}}, type(chosen.policy))
         )

@@ -87,19 +87,23 @@ class Judging:
                 verdict = None
                 trouble = Trouble(cause="grader_unavailable", detail=error.message)
             except CallerError as error:
-                return _unjudged(row.id, task, bundle, VerdictStatus.TASK_INVALID, "grader_refused", error.message)
+                return _unjudged(
+                    row.id, task, bundle, VerdictStatus.TASK_INVALID, cause="grader_refused", detail=error.message
+                )
             self._failed(row, attempt, "grade", trouble)
             await anyio.sleep(RETRY_PAUSE_S * attempt)
-        return verdict or _unjudged(row.id, task, bundle, VerdictStatus.INFRA_ERROR, trouble.cause, trouble.detail)
+        return verdict or _unjudged(
+            row.id, task, bundle, VerdictStatus.INFRA_ERROR, cause=trouble.cause, detail=trouble.detail
+        )
 
 
 def _lost(record: EpisodeRecord, task: Task, trouble: Trouble | None) -> Verdict:
     cause = trouble.cause if trouble else "episode_lost"
-    return _unjudged(record.id, task, None, VerdictStatus.INFRA_ERROR, cause, record.detail)
+    return _unjudged(record.id, task, None, VerdictStatus.INFRA_ERROR, cause=cause, detail=record.detail)
 
 
 def _unjudged(
-    episode: str, task: Task, bundle: Bundle | None, status: VerdictStatus, cause: str, detail: str
+    episode: str, task: Task, bundle: Bundle | None, status: VerdictStatus, *, cause: str, detail: str
 ) -> Verdict:
     return Verdict(
         episode=episode,

@@ -124,18 +124,18 @@ def _edits(file: _File, function: ast.FunctionDef | ast.AsyncFunctionDef) -> Ite
             left: ast.expr = node.left
             for operator, right in zip(node.ops, node.comparators, strict=True):
                 old, new = _COMPARISONS[type(operator)]
-                yield from _replace_between(file, left, right, old, new, ("comparison", 1.0))
+                yield from _replace_between(file, left, right, old, new, kind=("comparison", 1.0))
                 left = right
         elif isinstance(node, ast.BinOp):
             yield from _arithmetic(file, node)
         elif isinstance(node, ast.AugAssign) and type(node.op) in _ARITHMETIC:
             old, new = _ARITHMETIC[type(node.op)]
             pair = tuple(f"{text}=" for text in new)
-            yield from _replace_between(file, node.target, node.value, f"{old}=", pair, ("arithmetic", 0.9))
+            yield from _replace_between(file, node.target, node.value, f"{old}=", pair, kind=("arithmetic", 0.9))
         elif isinstance(node, ast.BoolOp):
             old, other = ("and", "or") if isinstance(node.op, ast.And) else ("or", "and")
             for one, two in zip(node.values, node.values[1:], strict=False):
-                yield from _replace_between(file, one, two, old, (other,), ("boolean", 0.9))
+                yield from _replace_between(file, one, two, old, (other,), kind=("boolean", 0.9))
         elif isinstance(node, ast.Constant):
             yield from _constant(file, node, parents)
         elif isinstance(node, ast.Call):
@@ -150,7 +150,7 @@ def _edits(file: _File, function: ast.FunctionDef | ast.AsyncFunctionDef) -> Ite
 def _arithmetic(file: _File, node: ast.BinOp) -> Iterator[Span]:
     if type(node.op) in _ARITHMETIC:
         old, new = _ARITHMETIC[type(node.op)]
-        yield from _replace_between(file, node.left, node.right, old, new, ("arithmetic", 0.9))
+        yield from _replace_between(file, node.left, node.right, old, new, kind=("arithmetic", 0.9))
     off_by_one = isinstance(node.op, ast.Add | ast.Sub) and isinstance(node.right, ast.Constant)
     if off_by_one and isinstance(node.right, ast.Constant) and node.right.value == 1:
         start, end = file.span(node)
@@ -271,7 +271,7 @@ def _insertions(file: _File, function: ast.FunctionDef | ast.AsyncFunctionDef) -
 
 
 def _replace_between(
-    file: _File, left: ast.expr, right: ast.expr, old: str, new: tuple[str, ...], kind: tuple[str, float]
+    file: _File, left: ast.expr, right: ast.expr, old: str, new: tuple[str, ...], *, kind: tuple[str, float]
 ) -> Iterator[Span]:
     """The operator between two operands, replaced; the first replacement is the likeliest."""
     start, end = file.span(left)[1], file.span(right)[0]
