@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from cyclopts import App
 
 from ropewalk.cli import entry
 from ropewalk.cli.commands import entries
+from ropewalk.cli.reference import command_words, reference
 
 
 def commands() -> Iterator[tuple[str, ...]]:
@@ -17,11 +19,7 @@ def commands() -> Iterator[tuple[str, ...]]:
     for each in entries():
         app: App = importlib.import_module(f"ropewalk.cli.{each.module}").app
         assert app.name[0] == each.name
-        if app.default_command:
-            yield (each.name,)
-        for name in app:
-            if not name.startswith("-"):
-                yield (each.name, name)
+        yield from command_words(each)
 
 
 @pytest.mark.parametrize("words", list(commands()), ids=" ".join)
@@ -42,3 +40,8 @@ def test_nouns_list_their_commands(each: object, capsys: pytest.CaptureFixture[s
     name = each.name  # type: ignore[attr-defined]
     assert entry.main([name, "--help"]) == 0
     assert f"ropewalk {name}" in capsys.readouterr().out
+
+
+def test_the_reference_page_is_what_the_commands_say() -> None:
+    page = Path(__file__).resolve().parents[3] / "docs" / "reference" / "cli.md"
+    assert page.read_text(encoding="utf-8") == reference(), "python -m ropewalk.cli.reference > docs/reference/cli.md"
