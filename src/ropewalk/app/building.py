@@ -208,7 +208,10 @@ async def build_tasks(
 
 
 def choose(records: Sequence[TaskRecord], count: int, *, private: bool = False) -> tuple[TaskRecord, ...]:
-    """At most `count` tasks, distributions in turn, mutants a quarter at most (unless private)."""
+    """At most `count` tasks, distributions in turn, mutants a quarter at most (unless private).
+
+    Every fourth is a mutant as long as there are any, so that also the first few have the control among them.
+    """
     by_source: dict[str, list[TaskRecord]] = {}
     mutants: list[TaskRecord] = []
     for record in records:
@@ -222,7 +225,10 @@ def choose(records: Sequence[TaskRecord], count: int, *, private: bool = False) 
     if private:
         return (*releases, *mutants)[:count]
     taken = mutants[: min(count // 4, len(releases) // 3)]
-    return (*releases[: count - len(taken)], *taken)
+    mixed = list(releases[: count - len(taken)])
+    for number, mutant in enumerate(taken, start=1):
+        mixed.insert(4 * number - 1, mutant)
+    return tuple(mixed)
 
 
 def _wheels(

@@ -1,0 +1,37 @@
+"""The report's cost figures follow from what was measured, and every price can be replaced."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ropewalk.app.costs import OURS, cost_bars, cost_lines, cost_of_run, usd
+from ropewalk.core.errors import CallerError
+from ropewalk.rollout.plan import PricePlan
+from tests.unit.app.samples import summary
+
+
+def test_gradings_count_and_anchors_stand_beside() -> None:
+    made = summary()
+    cost = cost_of_run(made, PricePlan())
+    assert cost.sandbox_h == pytest.approx((made.usage["sandbox_s"] + made.time_s["grading"]) / 3600)
+    bars = cost_bars(cost)
+    assert bars[OURS] == cost.usd_sandbox_h and {0.039, 0.025} <= set(bars.values())
+    labels = [line.label for line in cost_lines(cost)]
+    assert labels[:2] == ["per sandbox-hour", "per rollout"] and any(label.startswith("beside ") for label in labels)
+
+
+def test_the_command_line_beats_the_file_and_the_file_the_plan(tmp_path: Path) -> None:
+    prices = tmp_path / "prices.toml"
+    prices.write_text("utilisation = 0.5\n")
+    base = cost_of_run(summary(), PricePlan(set={"utilisation": 0.7})).usd_sandbox_h
+    filed = cost_of_run(summary(), PricePlan(), file=prices).usd_sandbox_h
+    given = cost_of_run(summary(), PricePlan(), file=prices, over=["utilisation=0.35"]).usd_sandbox_h
+    assert filed == pytest.approx(base * 0.7 / 0.5) and given == pytest.approx(base * 2)
+    with pytest.raises(CallerError, match="no price"):
+        cost_of_run(summary(), PricePlan(), over=["utilization=1"])
+
+
+def test_dollars() -> None:
+    assert [usd(value) for value in (0, 0.0000123, 0.00171, 1.793)] == ["$0", "$0.000012", "$0.00171", "$1.79"]
