@@ -2,6 +2,7 @@
 
     python -P -s -B case_probe.py record < job.json > calls
     python -P -s -B case_probe.py replay < job.json > outcomes
+    python -P -s -B case_probe.py notes < job.json > notes
 
 Only plain data can be recorded and made again: None, booleans, numbers, text, bytes, and lists, tuples, sets and
 dictionaries of them; besides these, functions of `builtins`, `operator` and `math`, by name.
@@ -19,6 +20,7 @@ import operator
 import os
 import signal
 import sys
+from pathlib import Path
 from typing import Any
 
 ITEMS_MAX = 200
@@ -124,10 +126,7 @@ def record(job: dict[str, Any]) -> None:
     """Runs tests and prints the calls: one JSON object, function → texts."""
     import pytest
 
-    out = os.dup(1)
-    sink = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(sink, 1)
-    os.dup2(sink, 2)
+    out = _silence()
     recorder = Recorder(job["functions"])
     sys.path[:0] = job["import_paths"]
     sys.setprofile(recorder)
@@ -135,31 +134,63 @@ def record(job: dict[str, Any]) -> None:
         pytest.main(["-q", "-p", "no:cacheprovider", *job["arguments"], *job["tests"]])
     finally:
         sys.setprofile(None)
-    data = json.dumps(recorder.calls).encode()
-    while data:
-        data = data[os.write(out, data) :]
+    _print(out, recorder.calls)
 
 
 def replay(job: dict[str, Any]) -> None:
     """Makes calls and prints what came of each: a JSON list of texts, `null` where nothing can be said."""
+    out = _silence()
+    sys.path[:0] = job["import_paths"]
+    _print(out, [_within(job, _outcome, *call) for call in job["calls"]])
+
+
+def notes(job: dict[str, Any]) -> None:
+    """Runs the cases of a module and prints their notes: a JSON list of texts, `null` where nothing can be said."""
+    out = _silence()
+    path = Path(job["path"])
+    base, parts = path.parent, [path.stem]
+    sys.path[:0] = [*job["import_paths"], str(base)]
+    while (base / "__init__.py").exists():  # a package of tests, as pytest would import it
+        parts.insert(0, base.name)
+        base = base.parent
+        sys.path.insert(0, str(base))
+    try:
+        module = importlib.import_module(".".join(parts))
+    except BaseException:  # the code under test may raise anything
+        _print(out, [None] * job["count"])
+        return
+    _print(out, [_within(job, _noted, getattr(module, f"case_{number}")) for number in range(job["count"])])
+
+
+def _silence() -> int:
+    """Standard output for ourselves; what the code under test prints goes nowhere."""
     out = os.dup(1)
     sink = os.open(os.devnull, os.O_WRONLY)
     os.dup2(sink, 1)
     os.dup2(sink, 2)
-    sys.path[:0] = job["import_paths"]
     signal.signal(signal.SIGALRM, _time_is_up)
-    found: list[str | None] = []
-    for module, name, text in job["calls"]:
-        signal.setitimer(signal.ITIMER_REAL, job["call_timeout_s"])
-        try:
-            found.append(_outcome(module, name, text))
-        except BaseException:  # the code under test may raise anything
-            found.append(None)
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-    data = json.dumps(found).encode()
+    return out
+
+
+def _print(out: int, value: Any) -> None:
+    data = json.dumps(value).encode()
     while data:
         data = data[os.write(out, data) :]
+
+
+def _within(job: dict[str, Any], function: Any, *arguments: Any) -> str | None:
+    """What a function says within the time for one call."""
+    signal.setitimer(signal.ITIMER_REAL, job["call_timeout_s"])
+    try:
+        return str(function(*arguments))
+    except BaseException:  # the code under test may raise anything
+        return None
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _noted(case: Any) -> str:
+    return _written(case())
 
 
 def _outcome(module: str, name: str, text: str) -> str:
@@ -186,4 +217,4 @@ def _time_is_up(signum: int, frame: Any) -> None:
 
 
 if __name__ == "__main__":
-    {"record": record, "replay": replay}[sys.argv[1]](json.load(sys.stdin))
+    {"record": record, "replay": replay, "notes": notes}[sys.argv[1]](json.load(sys.stdin))

@@ -1,8 +1,9 @@
 """Fresh held-out cases: where one test body is all there is, the oracle makes more.
 
-Calls of the changed functions are recorded while the visible tests run on the right source. Their arguments are
-varied by seed. The right source, run three times, says what is right; kept are calls on which it always says the
-same and the wrong source says something else. They become a test module, which is judged like every other one.
+Two kinds are tried. Visible killers serve as templates: the values in them are varied by seed, and what they compare
+is noted. And calls of functions are recorded while the visible tests run, and their arguments varied. The right
+source, run three times, says what is right; kept are cases on which it always says the same and the wrong source says
+something else. They become a test module, which is judged like every other one.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ import ast
 import json
 import random
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import anyio
 
@@ -24,14 +25,19 @@ from ropewalk.sandbox.contract import SandboxSpec
 from ropewalk.tasks.assembly import Problem
 from ropewalk.tasks.bench import Bench, limit_s
 from ropewalk.tasks.bodies import toplevel
+from ropewalk.tasks.templates import find_templates, judging_module, noting_module, vary_templates, without_any_test
 from ropewalk.tasks.tree import SourceTree
+from ropewalk.tasks.variations import vary_arguments
 from ropewalk.tasks.worlds import WORKDIR, import_paths, layer_files_of_tests
 
+T = TypeVar("T")
 CASES_MAX: Final = 12
 """Kept; more would only cost time at every grading."""
 _TRIED_MAX: Final = 400
 _FUNCTIONS_MAX: Final = 40
 """Whose calls are recorded."""
+_ENOUGH: Final = 4
+"""Cases out of templates that make recorded calls needless."""
 _REPEATS: Final = 3
 _CALL_TIMEOUT_S: Final = 0.5
 _PROBE: Final = "/tmp/ropewalk-cases/case_probe.py"
@@ -53,28 +59,80 @@ async def make_cases(
     Raises:
         SandboxGoneError, UnavailableError: our side failed.
     """
-    names = _callable(problem, functions)
-    if not names:
+    made = await _from_templates(bench, problem, wrong, right, seed)
+    if len(made.tests) < _ENOUGH:
+        calls = await _from_calls(bench, problem, wrong, right, _callable(problem, functions), seed=seed)
+        made = max(made, calls, key=lambda fresh: len(fresh.tests))
+    if not made.tests:
         return None
-    calls = await _record(bench, problem, right, names)
+    folder = made.beside.rpartition("/")[0]
+    path = f"{folder}/{_MODULE}" if folder else _MODULE
+    return replace(
+        problem, fresh={path: made.text.encode()}, fresh_tests=tuple(f"{path}::{test}" for test in made.tests)
+    )
+
+
+@dataclass(frozen=True)
+class _Fresh:
+    """A test module of cases.
+
+    Attributes:
+        beside: path of the test module in whose folder it belongs.
+    """
+
+    text: str = ""
+    tests: tuple[str, ...] = ()
+    beside: str = ""
+
+
+async def _from_templates(bench: Bench, problem: Problem, wrong: str, right: str, seed: int) -> _Fresh:
+    path, templates = find_templates(problem.tests, problem.visible_killers)
+    if not templates:
+        return _Fresh()
+    bodies = list(vary_templates(templates, seed, count=_TRIED_MAX // 2))
+    preamble = without_any_test(problem.tests[path].decode("utf-8", "replace"))
+    module = noting_module(preamble, bodies)
+    folder = path.rpartition("/")[0]
+    place = f"{WORKDIR}/{folder}/{_MODULE}" if folder else f"{WORKDIR}/{_MODULE}"
+    job = {"path": place, "count": len(bodies), "import_paths": _paths(problem.tree), "call_timeout_s": _CALL_TIMEOUT_S}
+
+    async def ask(source: str, hash_seed: int) -> list[str | None]:
+        output = await _run(
+            bench, problem, source, "notes", job, timeout_s=60.0, hash_seed=hash_seed, files={place: module.encode()}
+        )
+        return _texts(output, len(bodies))
+
+    good = _telling(bodies, [await ask(right, number) for number in range(_REPEATS)], await ask(wrong, 0), seed)
+    text, tests = judging_module(preamble, good[:CASES_MAX])
+    return _Fresh(text, tuple(tests), path)
+
+
+async def _from_calls(
+    bench: Bench, problem: Problem, wrong: str, right: str, names: Sequence[str], *, seed: int
+) -> _Fresh:
+    calls = await _record(bench, problem, right, names) if names else {}
     tried = list(_variations(calls, problem.tree, seed))[:_TRIED_MAX]
     if not tried:
-        return None
+        return _Fresh()
     answers = [await _replay(bench, problem, right, tried, hash_seed) for hash_seed in range(_REPEATS)]
-    mistaken = await _replay(bench, problem, wrong, tried, 0)
-    good: list[tuple[tuple[str, str, str], str]] = []
-    for number, call in enumerate(tried):
+    good = _telling(tried, answers, await _replay(bench, problem, wrong, tried, 0), seed)
+    text, tests = _module(good[:CASES_MAX])
+    return _Fresh(text, tuple(tests), problem.visible_killers[0].partition("::")[0])
+
+
+def _telling(
+    cases: Sequence[T], answers: Sequence[Sequence[str | None]], mistaken: Sequence[str | None], seed: int
+) -> list[tuple[T, str]]:
+    """Cases on which the right source always says the same and the wrong one does not, in random order."""
+    good = []
+    for number, case in enumerate(cases):
         said = {answer[number] for answer in answers}
         truth = said.pop() if len(said) == 1 else None
         if truth is not None and mistaken[number] != truth:
-            good.append((call, truth))
-    if not good:
-        return None
-    random.Random(f"{seed}:{digest([call for call, _ in good])}").shuffle(good)
-    folder = problem.visible_killers[0].partition("::")[0].rpartition("/")[0]
-    path = f"{folder}/{_MODULE}" if folder else _MODULE
-    text, tests = _module(good[:CASES_MAX])
-    return replace(problem, fresh={path: text.encode()}, fresh_tests=tuple(f"{path}::{test}" for test in tests))
+            good.append((case, truth))
+    random.Random(f"{seed}:{digest([truth for _, truth in good])}").shuffle(good)
+    unlike = {truth: (case, truth) for case, truth in good}  # a value that is expected twice is worth no more
+    return list(unlike.values())
 
 
 def _callable(problem: Problem, functions: Sequence[str]) -> list[str]:
@@ -114,22 +172,28 @@ async def _replay(
 ) -> list[str | None]:
     job = {"calls": calls, "import_paths": _paths(problem.tree), "call_timeout_s": _CALL_TIMEOUT_S}
     output = await _run(bench, problem, source, "replay", job, timeout_s=60.0, hash_seed=hash_seed)
-    if not isinstance(output, list) or len(output) != len(calls):
-        return [None] * len(calls)
+    return _texts(output, len(calls))
+
+
+def _texts(output: Any, count: int) -> list[str | None]:
+    """What a run said, in the shape it must have: it comes out of a sandbox."""
+    if not isinstance(output, list) or len(output) != count:
+        return [None] * count
     return [text if isinstance(text, str) else None for text in output]
 
 
 async def _run(
-    bench: Bench, problem: Problem, source: str, mode: str, job: dict[str, Any], *, timeout_s: float, hash_seed: int
-) -> Any:
-    files = layer_files_of_tests(problem.tests, import_paths=import_paths(problem.tree), plugins=bench.world.plugins)
-    tests = await bench.layer(files)
+    bench: Bench, problem: Problem, source: str, mode: str, job: dict[str, Any], *, timeout_s: float, hash_seed: int,
+    files: Mapping[str, bytes] = {},
+) -> Any:  # fmt: skip
+    shown = layer_files_of_tests(problem.tests, import_paths=import_paths(problem.tree), plugins=bench.world.plugins)
+    tests = await bench.layer(shown)
     world = bench.world
     spec = SandboxSpec(tenant=world.tenant, image=world.image, layers=(*world.wheels, source, tests), workdir=WORKDIR)
     async with bench.slots:
         box = await bench.boxes.create(spec)
         try:
-            await box.write_many({_PROBE: _SOURCE.read_bytes()})
+            await box.write_many({_PROBE: _SOURCE.read_bytes(), **files})
             result = await box.exec(
                 ["python3", "-P", "-s", "-B", _PROBE, mode],
                 cwd=WORKDIR,
@@ -164,7 +228,7 @@ def _variations(calls: dict[str, list[str]], tree: SourceTree, seed: int) -> Ite
         for _ in range(share * 4):
             if made >= share or not calls[function]:
                 break
-            text = _vary(source.choice(calls[function]), source)
+            text = vary_arguments(source.choice(calls[function]), source)
             if text is not None and text not in seen:
                 seen.add(text)
                 made += 1
@@ -175,62 +239,6 @@ def _module_name(path: str, tree: SourceTree) -> str:
     inner = path.removeprefix(f"{tree.source_root}/") if tree.source_root else path
     parts = inner.removesuffix(".py").split("/")
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-def _vary(text: str, source: random.Random) -> str | None:
-    """Arguments with one or two constants or elements changed."""
-    try:
-        tree = parse_expression(text)
-    except SyntaxError:
-        return None
-    for _ in range(source.choice((1, 1, 2))):
-        places = [node for node in ast.walk(tree.body) if isinstance(node, (ast.Constant, ast.List, ast.UnaryOp))]
-        places = [node for node in places if not isinstance(node, ast.List) or node.elts]
-        if not places:
-            return None
-        _change(source.choice(places), source)
-    return ast.unparse(tree)
-
-
-def _change(node: ast.AST, source: random.Random) -> None:
-    if isinstance(node, ast.List):
-        how = source.randrange(4)
-        if how == 0:
-            del node.elts[source.randrange(len(node.elts))]
-        elif how == 1:
-            node.elts.insert(source.randrange(len(node.elts) + 1), source.choice(node.elts))
-        elif how == 2:
-            source.shuffle(node.elts)
-        else:
-            node.elts.extend(node.elts[: source.randint(1, 3)])
-    elif isinstance(node, ast.Constant):
-        node.value = _other(node.value, source)
-
-
-def _other(value: Any, source: random.Random) -> Any:
-    if isinstance(value, bool):
-        return not value
-    if isinstance(value, int):
-        return abs(value + source.choice((-3, -2, -1, 1, 2, 3, 5, 10)))
-    if isinstance(value, float):
-        return round(abs(value * source.choice((0.5, 2, 3, 10))) + source.randint(0, 9), 3)
-    if isinstance(value, str):
-        return _other_text(value, source)
-    if isinstance(value, bytes):
-        return _other_text(value.decode("latin-1"), source).encode("latin-1")
-    return value
-
-
-def _other_text(value: str, source: random.Random) -> str:
-    """A piece left out, said twice, or appended."""
-    if not value:
-        return value
-    start = source.randrange(len(value))
-    piece = value[start : start + source.randint(1, 4)]
-    how = source.randrange(3)
-    if how == 0:
-        return value[:start] + value[start + len(piece) :]
-    return value[:start] + piece + value[start:] if how == 1 else value + piece
 
 
 def _module(cases: Sequence[tuple[tuple[str, str, str], str]]) -> tuple[str, list[str]]:

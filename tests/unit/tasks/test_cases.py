@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from ropewalk.tasks import cases
 from ropewalk.tasks.tree import make_tree
+from ropewalk.tasks.variations import vary_arguments
 
 PROBE = Path(cases.__file__).with_name("case_probe.py")
 PACKAGE = """
@@ -104,12 +105,12 @@ def test_replayed_calls_say_what_came_of_them(folder: Path) -> None:
 @given(st.lists(PLAIN, max_size=3), st.integers(0, 10))
 def test_variations_are_calls_of_the_same_shape(arguments: list[object], seed: int) -> None:
     text = repr((tuple(arguments), {"key": 1}))
-    varied = cases._vary(text, random.Random(seed))
+    varied = vary_arguments(text, random.Random(seed))
     assert varied is not None
     positional, keywords = ast.literal_eval(varied)
     assert len(positional) == len(arguments)
     assert set(keywords) == {"key"} or len(keywords) == 1
-    assert varied == cases._vary(text, random.Random(seed))
+    assert varied == vary_arguments(text, random.Random(seed))
 
 
 def test_variations_leave_out_what_is_visible() -> None:

@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+from ropewalk.tasks import cases
+from ropewalk.tasks.templates import (
+    find_templates,
+    judging_module,
+    noting_module,
+    vary_templates,
+    without_any_test,
+)
+
+TESTS = textwrap.dedent('''
+    import unittest
+    from pkg import Bag, count
+
+    DATA = [1, 2]
+
+
+    def helper(x):
+        return x
+
+
+    def test_plain():
+        """Says what."""
+        bag = Bag("abc")
+        bag.add("d")
+        expected = "abcd"
+        assert bag.text == "abcd"
+        assert expected == bag.text
+        for size in [1, 2]:
+            assert bag.first(size) == "abcd"[:size]
+        assert bag
+
+
+    class TestBag(unittest.TestCase):
+        def test_method(self):
+            with self.subTest("deeper"):
+                self.assertEqual(count([5, 6]), 2)
+            with self.assertRaises(ValueError):
+                count(None)
+            self.assertTrue(count([1]))
+
+        def test_uses_its_class(self):
+            self.assertEqual(self.made, 1)
+
+        def test_any_order(self):
+            self.assertCountEqual(count([1]), [1])
+
+
+    def test_fixture(tmp_path):
+        assert count([1]) == 1
+
+
+    def test_returns():
+        assert count([1]) == 1
+        return 1
+
+
+    async def test_later():
+        assert count([1]) == 1
+''')
+NAMES = [
+    "test_plain", "TestBag::test_method", "TestBag::test_uses_its_class", "TestBag::test_any_order", "test_fixture",
+    "test_returns", "test_later",
+]  # fmt: skip
+PACKAGE = """
+class Bag:
+    def __init__(self, text):
+        self.text = text
+
+    def add(self, letter):
+        self.text += letter
+
+    def first(self, size):
+        return self.text[:size]
+
+
+def count(items):
+    return len(items)
+"""
+
+
+def templates() -> list[list[ast.stmt]]:
+    path, found = find_templates(
+        {"tests/test_bag.py": TESTS.encode(), "tests/other.py": b""}, [f"tests/test_bag.py::{name}" for name in NAMES]
+    )
+    assert path == "tests/test_bag.py"
+    return found
+
+
+def test_only_functions_that_stand_alone_become_templates() -> None:
+    texts = [ast.unparse(ast.Module(body=body, type_ignores=[])) for body in templates()]
+    assert len(texts) == 2
+    assert texts[0].count("found.append(_noted(bag.text))") == 2
+    assert "found.append(_noted(bag.first(size)))" in texts[0]
+    assert "assert" not in texts[0]
+    assert texts[1].splitlines()[0] == "found.append(_noted(count([5, 6])))"
+    assert "self" not in texts[1]
+
+
+def test_variations_are_different_and_repeatable() -> None:
+    made = list(vary_templates(templates(), 3, count=30))
+    assert len(set(made)) == len(made) > 15
+    assert made == list(vary_templates(templates(), 3, count=30))
+    assert made != list(vary_templates(templates(), 4, count=30))
+
+
+def test_no_usable_killer_no_template() -> None:
+    assert find_templates({"t.py": TESTS.encode()}, ["t.py::test_fixture", "gone.py::test_x"]) == ("", [])
+
+
+def test_notes_and_the_tests_made_of_them_agree(tmp_path: Path) -> None:
+    (tmp_path / "pkg.py").write_text(PACKAGE)
+    folder = tmp_path / "suite" / "inner"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text("")
+    preamble = without_any_test(TESTS)
+    assert "def helper" in preamble
+    assert "def test_" not in preamble
+    bodies = list(vary_templates(templates(), 1, count=20))
+    place = folder / "test_fresh.py"
+    place.write_text(noting_module(preamble, [*bodies, "    found.append(object())", "    while True: pass"]))
+    job = {"path": str(place), "count": len(bodies) + 2, "import_paths": [str(tmp_path)], "call_timeout_s": 0.2}
+    probe = Path(cases.__file__).with_name("case_probe.py")
+    answer = subprocess.run(
+        [sys.executable, "-P", "-s", "-B", str(probe), "notes"], input=json.dumps(job), capture_output=True, text=True,
+        check=True,
+    )  # fmt: skip
+    notes = json.loads(answer.stdout)
+    assert notes[-2:] == [None, None]
+    pairs = [(body, truth) for body, truth in zip(bodies, notes, strict=False) if truth is not None]
+    assert len(pairs) > 10
+    text, names = judging_module(preamble, pairs)
+    place.write_text(text)
+    assert len(names) == len(pairs)
+    (tmp_path / "pytest.ini").write_text("[pytest]\npythonpath = .\n")
+    outcome = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(place)], cwd=tmp_path, capture_output=True,
+        text=True, check=False,
+    )  # fmt: skip
+    assert f"{len(names)} passed" in outcome.stdout, outcome.stdout
