@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,6 +31,14 @@ def demo(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> DemoState:
         pytest.skip(f"no process sandboxes here: {'; '.join(probe.problems)}")
     base = tmp_path_factory.getbasetemp()
     return demo_state((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "ropewalk-demo")
+
+
+@pytest.fixture
+def alone(demo: DemoState) -> Iterator[DemoState]:
+    """The demo's state while no other worker makes sandboxes in it."""
+    with (demo.anchor.parent / "alone").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield demo
 
 
 def test_it_ends_with_signed_rewards_that_outsiders_can_check(demo: DemoState) -> None:
@@ -79,25 +89,25 @@ def test_what_looks_speaks_to_people_and_to_scripts(words: tuple[str, ...], demo
     assert plain.out.strip() and parsed.json is not None
 
 
-def test_an_episode_can_be_read_replayed_and_entered(demo: DemoState) -> None:
-    oracle = demo.episode("oracle")["id"]
-    shown = demo("episode", "show", oracle)
+def test_an_episode_can_be_read_replayed_and_entered(alone: DemoState) -> None:
+    oracle = alone.episode("oracle")["id"]
+    shown = alone("episode", "show", oracle)
     assert "answer" in shown.out and "changed src/wordkit/__init__.py" in shown.out
-    diff = demo("episode", "diff", oracle).out
+    diff = alone("episode", "diff", oracle).out
     assert "+    return [text[i : i + size] for i in range(0, len(text), size)]" in diff or "% 26" in diff
-    assert demo("episode", "diff", oracle, "--step", "0").out.strip() == "Nothing was changed."
-    assert demo("episode", "diff", oracle, "--step", "9").code == 2
-    again = demo("episode", "replay", oracle, "--json")
+    assert alone("episode", "diff", oracle, "--step", "0").out.strip() == "Nothing was changed."
+    assert alone("episode", "diff", oracle, "--step", "9").code == 2
+    again = alone("episode", "replay", oracle, "--json")
     assert again.code == 0 and again.json["same"]
     script = "grep -c alphabet /work/src/wordkit/__init__.py; ls /work/tests; exit 7\n"
-    inside = ropewalk_process("episode", "attach", oracle, "--step", "1", state=demo.state, stdin=script)
+    inside = ropewalk_process("episode", "attach", oracle, "--step", "1", state=alone.state, stdin=script)
     assert inside.code == 7, inside.err
     assert "test_wordkit.py" in inside.out and "after step 1 of 1" in inside.err
 
 
-def test_an_unpaid_state_was_kept_as_it_was(demo: DemoState) -> None:
-    noop = demo.episode("noop")["id"]
-    done = ropewalk_process("episode", "attach", noop, "--", "cat", "/var/tmp/visible-tests.txt", state=demo.state)
+def test_an_unpaid_state_was_kept_as_it_was(alone: DemoState) -> None:
+    noop = alone.episode("noop")["id"]
+    done = ropewalk_process("episode", "attach", noop, "--", "cat", "/var/tmp/visible-tests.txt", state=alone.state)
     assert done.code == 0 and "test_wordkit.py" in done.out
 
 
@@ -118,11 +128,11 @@ def test_a_task_is_shown_without_its_answer(demo: DemoState) -> None:
     assert "% 26" not in shown and "len(text), size" not in shown
 
 
-def test_an_interrupted_run_says_how_to_go_on_and_does(demo: DemoState, tmp_path: Path) -> None:
-    task = demo("task", "ls", "--json").json[0]["id"]
+def test_an_interrupted_run_says_how_to_go_on_and_does(alone: DemoState, tmp_path: Path) -> None:
+    task = alone("task", "ls", "--json").json[0]["id"]
     plan = tmp_path / "plan.toml"
     plan.write_text(f'[tasks]\nids = ["{task}"]\n\n[run]\npolicies = ["noop", "oracle"]\ngroup = 3\nconcurrency = 1\n')
-    with started("run", plan, state=demo.state) as process:
+    with started("run", plan, state=alone.state) as process:
         assert process.stderr is not None
         for line in process.stderr:
             if "Run 1 tasks" in line:
@@ -132,38 +142,38 @@ def test_an_interrupted_run_says_how_to_go_on_and_does(demo: DemoState, tmp_path
     assert process.returncode == 130, err
     resume = re.search(r"ropewalk run --resume (run:\w+)", err)
     assert resume and "Traceback" not in err
-    row = next(row for row in demo("run", "ls", "--json").json if row["run"] == resume[1])
+    row = next(row for row in alone("run", "ls", "--json").json if row["run"] == resume[1])
     assert row["state"] == "open"
-    assert demo("sandbox", "ls", "--json").json == []
-    done = demo("run", "--resume", resume[1], "--json")
+    assert alone("sandbox", "ls", "--json").json == []
+    done = alone("run", "--resume", resume[1], "--json")
     assert done.code == 0, done.err
     values = [line["value"] for line in done.json["summary"]["episodes"]]
     assert values == [0.0] * 3 + [1.0] * 3
-    assert demo("verify", resume[1]).code == 4
+    assert alone("verify", resume[1]).code == 4
 
 
-def test_a_killed_run_leaves_nothing_and_goes_on(demo: DemoState) -> None:
-    task = demo("task", "ls", "--json").json[0]["id"]
+def test_a_killed_run_leaves_nothing_and_goes_on(alone: DemoState) -> None:
+    task = alone("task", "ls", "--json").json[0]["id"]
     words = ("run", "--task", task, "--policies", "oracle", "--group", "4", "--concurrency", "1")
-    before = {row["run"] for row in demo("run", "ls", "--json").json}
-    with started(*words, state=demo.state) as process:
+    before = {row["run"] for row in alone("run", "ls", "--json").json}
+    with started(*words, state=alone.state) as process:
         deadline = time.monotonic() + 120
-        while not (fresh := {row["run"] for row in demo("run", "ls", "--json").json} - before):
+        while not (fresh := {row["run"] for row in alone("run", "ls", "--json").json} - before):
             assert time.monotonic() < deadline and process.poll() is None
             time.sleep(0.2)
         process.kill()
         process.communicate()
     run = fresh.pop()
-    done = demo("run", "--resume", run, "--json")
+    done = alone("run", "--resume", run, "--json")
     assert done.code == 0, done.err
     assert [line["value"] for line in done.json["summary"]["episodes"]] == [1.0] * 4
-    assert demo("sandbox", "ls", "--json").json == []
+    assert alone("sandbox", "ls", "--json").json == []
 
 
-def test_a_package_of_ones_own_gives_mutants(demo: DemoState, tmp_path: Path) -> None:
+def test_a_package_of_ones_own_gives_mutants(alone: DemoState, tmp_path: Path) -> None:
     source = sample_packages.directory(tmp_path, "1.1.0")
     words = ("--source", source, "--policies", "noop,oracle", "--tasks", "1", "--group", "1")
-    done = demo("run", *words, "--report", tmp_path / "report.html", "--json", "--profile", "air-gapped")
+    done = alone("run", *words, "--report", tmp_path / "report.html", "--json", "--profile", "air-gapped")
     assert done.code == 0, done.err
     rows = done.json["summary"]["rows"]
     assert {row["kind"] for row in rows} == {"mutant"}
@@ -171,22 +181,22 @@ def test_a_package_of_ones_own_gives_mutants(demo: DemoState, tmp_path: Path) ->
     assert (tmp_path / "report.html").exists()
 
 
-def test_sandboxes_by_hand(demo: DemoState, tmp_path: Path) -> None:
-    made = demo("sandbox", "create", "--memory-mib", "128", "--json").json["id"]
+def test_sandboxes_by_hand(alone: DemoState, tmp_path: Path) -> None:
+    made = alone("sandbox", "create", "--memory-mib", "128", "--json").json["id"]
     (tmp_path / "a.py").write_text("print(6 * 7)\n")
-    assert demo("sandbox", "cp", tmp_path / "a.py", f"{made}:/work/").code == 0
-    ran = demo("sandbox", "exec", made, "--", "python3", "/work/a.py")
+    assert alone("sandbox", "cp", tmp_path / "a.py", f"{made}:/work/").code == 0
+    ran = alone("sandbox", "exec", made, "--", "python3", "/work/a.py")
     assert (ran.code, ran.out) == (0, "42\n")
-    assert demo("sandbox", "exec", made, "echo oops >&2; exit 3").code == 3
-    assert demo("sandbox", "exec", made, "--timeout-s", "0.3", "sleep 9").code == 124
-    saved = demo("sandbox", "snapshot", made, "--label", "ready").out.strip()
-    forks = demo("sandbox", "fork", saved, "--count", "2").out.split()
+    assert alone("sandbox", "exec", made, "echo oops >&2; exit 3").code == 3
+    assert alone("sandbox", "exec", made, "--timeout-s", "0.3", "sleep 9").code == 124
+    saved = alone("sandbox", "snapshot", made, "--label", "ready").out.strip()
+    forks = alone("sandbox", "fork", saved, "--count", "2").out.split()
     assert len(set(forks)) == 2
-    assert demo("sandbox", "cp", f"{forks[0]}:/work/a.py", tmp_path / "b.py").code == 0
+    assert alone("sandbox", "cp", f"{forks[0]}:/work/a.py", tmp_path / "b.py").code == 0
     assert (tmp_path / "b.py").read_text() == "print(6 * 7)\n"
-    listed = [row["id"] for row in demo("sandbox", "ls", "--json").json]
+    listed = [row["id"] for row in alone("sandbox", "ls", "--json").json]
     assert {made, *forks} <= set(listed)
-    assert demo("sandbox", "kill", made, *forks).code == 0
-    assert not {made, *forks} & {row["id"] for row in demo("sandbox", "ls", "--json").json}
-    assert demo("sandbox", "exec", made, "true").code == 7
-    assert demo("sandbox", "cp", "a", "b").code == 2
+    assert alone("sandbox", "kill", made, *forks).code == 0
+    assert not {made, *forks} & {row["id"] for row in alone("sandbox", "ls", "--json").json}
+    assert alone("sandbox", "exec", made, "true").code == 7
+    assert alone("sandbox", "cp", "a", "b").code == 2
