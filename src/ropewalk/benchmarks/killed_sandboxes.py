@@ -1,4 +1,7 @@
-"""A tenth of all sandboxes is killed in mid-run: no fake zero, and every group is complete or a typed refusal."""
+"""A tenth of all sandboxes is killed in mid-run: no fake zero, and every group is complete or a typed refusal.
+
+The policy is `oracle`, which is right every time: whatever is paid less than 1.0 was taken from it by our side.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,11 @@ from collections.abc import Callable
 
 import anyio
 
-from ropewalk.app.records import verdict_of
 from ropewalk.app.ropewalk import Ropewalk
 from ropewalk.benchmarks.promises import Measurement, measured
 from ropewalk.benchmarks.workload import prepared, search_plan
 from ropewalk.core.errors import RopewalkError
-from ropewalk.reward.verdict import VerdictStatus
+from ropewalk.rollout.plan import PolicyName
 
 SHARE = 0.1
 EVERY_S = 0.05
@@ -21,7 +23,7 @@ EVERY_S = 0.05
 
 async def measure(progress: Callable[[str], None]) -> list[Measurement]:
     """`rollout.fake_zeros`, `rollout.incomplete_groups`."""
-    plan = search_plan(tasks=4, group=4, steps=4)
+    plan = search_plan(tasks=4, group=8, policy=PolicyName.ORACLE)
     async with prepared(plan, progress) as (rw, tasks):
         killer = _Killer(rw)
         async with anyio.create_task_group() as group:
@@ -31,13 +33,7 @@ async def measure(progress: Callable[[str], None]) -> list[Measurement]:
             rewards = [reward async for reward in run.rewards()]
             group.cancel_scope.cancel()
         rows = rw.custody.journal.episodes(run.id)
-        verdicts = {row.id: verdict_of(rw.custody.blobs, row) for row in rows}
-    fake = [
-        reward
-        for reward in rewards
-        if reward.value is not None
-        and ((verdict := verdicts[reward.episode]) is None or verdict.status is not VerdictStatus.SCORED)
-    ]
+    fake = [reward for reward in rewards if reward.value is not None and reward.value < 1.0]
     sizes: dict[str, int] = defaultdict(int)
     for row in rows:
         sizes[row.group_id] += any(reward.episode == row.id for reward in rewards)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import statistics
+import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -22,7 +23,13 @@ OpenSandbox = Callable[[], AbstractAsyncContextManager[Sandbox]]
 
 async def measure(progress: Callable[[str], None]) -> list[Measurement]:
     """`sandbox.create_to_first_exec`, `.fork_to_first_exec`, `.exec_round_trip`, `.cpu_per_fork`."""
-    async with Ropewalk.open() as rw:
+    with tempfile.TemporaryDirectory(prefix="ropewalk-bench-") as folder:
+        return await _measure(Path(folder), progress)
+
+
+async def _measure(state: Path, progress: Callable[[str], None]) -> list[Measurement]:
+    async with Ropewalk.open(state=state) as rw:
+        progress("building the default image")
         image = await rw.machines.image()
         progress("peers: a fresh bwrap, a fresh runc")
         fresh = peers.fresh_ms(rw.machines.layers.path(image.layers[0]))

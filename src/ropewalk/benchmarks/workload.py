@@ -17,12 +17,14 @@ GROUP = 4
 STEPS = 8
 
 
-def search_plan(*, tasks: int = TASKS, group: int = GROUP, steps: int = STEPS) -> Plan:
-    """`search` on mutants of one suite."""
+def search_plan(
+    *, tasks: int = TASKS, group: int = GROUP, steps: int = STEPS, policy: PolicyName = PolicyName.SEARCH
+) -> Plan:
+    """`search`, or another policy, on mutants of one suite."""
     return Plan(
         source=SourcePlan(uris=(SOURCE,)),
         tasks=TasksPlan(kinds=(TaskKind.MUTANT,), count=tasks, mutant_share_max=1.0),
-        run=RunPlan(policies=(PolicyName.SEARCH,), tasks=tasks, group=group, steps=steps, seed=1),
+        run=RunPlan(policies=(policy,), tasks=tasks, group=group, steps=steps, seed=1),
     ).check()
 
 
