@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from typing import Any, Final
 
 import anyio.to_thread
@@ -45,6 +46,7 @@ class GraderDraft(Record):
     version: str = "1.0.0"
     tenant: str
     image: str
+    data_class: str = "public"
     layers: tuple[str, ...]
     """Layers of the broken source, without any tests."""
     workdir: str = "/work"
@@ -134,8 +136,8 @@ class _Build:
         """
         if not self._draft.tests:
             raise _Refused("not_collected", "no held-out tests")
-        reference, broken = await self._create(), await self._create()
-        try:
+        async with AsyncExitStack() as stack:
+            reference, broken = await self._create(stack), await self._create(stack)
             oracle = await self._get(self._draft.oracle, FileSet)
             await write_files(reference, self._blobs, oracle.files, workdir=self._draft.workdir)
             for path in oracle.deleted:
@@ -147,9 +149,6 @@ class _Build:
             killers, killer_values = await self._kill(broken, expected, keys)
             visible = [content.decode("utf-8", "replace") for content in visible_files.values()]
             visible += await self._sources(broken)
-        finally:
-            await reference.close()
-            await broken.close()
         visible += [module.shipped for module in self._modules.values()]
         bits = guess_bits(
             ((value.kind, json.loads(value.value)) for value in killer_values),
@@ -160,11 +159,12 @@ class _Build:
         names = {test.key: test.node_id for test in recordings[0].tests}
         return await self._store(expected, bits, [names[key] for key in killers], names, len(killer_values))
 
-    async def _create(self) -> Box:
+    async def _create(self, stack: AsyncExitStack) -> Box:
         draft = self._draft
-        return await self._boxes.create(
+        box = await self._boxes.create(
             SandboxSpec(
                 tenant=draft.tenant,
+                data_class=draft.data_class,
                 image=draft.image,
                 layers=draft.layers,
                 workdir=draft.workdir,
@@ -172,6 +172,8 @@ class _Build:
                 labels={"purpose": "grader-build"},
             )
         )
+        stack.push_async_callback(box.close)
+        return box
 
     async def _get(self, digest: str, kind: type[FileSet]) -> FileSet:
         data = await anyio.to_thread.run_sync(lambda: self._blobs.get(digest, bytes_max=limits.JSON_BYTES_MAX))

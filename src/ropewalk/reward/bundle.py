@@ -73,7 +73,7 @@ async def capture(box: Box, task: Task, blobs: Blobs) -> Bundle:
         digests = await anyio.to_thread.run_sync(lambda: {path: blobs.put(changed[path]) for path in sorted(changed)})
         bundle = Bundle(task=task.id, base=task.source, files=digests, deleted=deleted)
     except _Refused as refusal:
-        bundle = Bundle(task=task.id, base=task.source, refused=refusal.cause, detail=refusal.detail[:300])
+        bundle = Bundle(task=task.id, base=task.source, refused=refusal.cause, detail=shown(refusal.detail)[:300])
     await anyio.to_thread.run_sync(lambda: blobs.put(canonical_bytes(bundle)))
     return bundle
 
@@ -196,6 +196,11 @@ def _check_collisions(paths: set[str], *, known: Set[str]) -> None:
         other = seen.setdefault(folded, path)
         if other != path and not {path, other} <= known:
             raise _Refused("collision", f"{_shown(path)} and {_shown(other)} differ in case or form alone")
+
+
+def shown(text: str) -> str:
+    """Text that may hold a candidate's words, fit to be stored and shown: printable ASCII, the rest escaped."""
+    return "".join(letter if " " <= letter <= "~" else ascii(letter)[1:-1] for letter in text)
 
 
 def _shown(path: str) -> str:

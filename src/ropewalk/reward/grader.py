@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import anyio
@@ -12,13 +13,13 @@ import msgspec
 
 from ropewalk.core import limits
 from ropewalk.core.clock import Clock, SystemClock
-from ropewalk.core.errors import CallerError, UnavailableError
+from ropewalk.core.errors import CallerError, IntegrityError, RopewalkError, UnavailableError
 from ropewalk.core.outcomes import Termination
 from ropewalk.core.records import Record, canonical_bytes, decode_own
 from ropewalk.interface.task import FileSet, Task
 from ropewalk.reward.box import Box, Boxes
 from ropewalk.reward.build import suite_plan
-from ropewalk.reward.bundle import Bundle, apply, write_files
+from ropewalk.reward.bundle import Bundle, apply, shown, write_files
 from ropewalk.reward.globs import matches_any
 from ropewalk.reward.judge import Judgement, judge
 from ropewalk.reward.spec import GraderLimits, GraderSpec
@@ -26,6 +27,7 @@ from ropewalk.reward.suite import SuiteRecord, SuiteRunner
 from ropewalk.reward.values.expected import ExpectedRecord
 from ropewalk.reward.verdict import Verdict, VerdictStatus
 from ropewalk.sandbox.contract import SandboxGoneError, SandboxSpec, SandboxStats
+from ropewalk.sandbox.files import FileError
 from ropewalk.store.contract import Blobs
 
 _CLOSE_TIMEOUT_S = 10.0
@@ -52,6 +54,23 @@ class _Hidden:
     tests: FileSet
     expected: ExpectedRecord
     probe: dict[str, bytes]
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What is graded with what."""
+
+    hidden: _Hidden
+    bundle: Bundle | None
+    data_class: str
+
+
+class _Unfit(Exception):
+    """A bundle beside which the grading's own files cannot be written."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(detail)
+        self.detail = detail
 
 
 @dataclass
@@ -106,7 +125,9 @@ class Grader:
         except CallerError as error:
             status, judgement = VerdictStatus.TASK_INVALID, Judgement(None, "grader_missing", error.message)
         if hidden is not None:
-            judgement = self._without_running(hidden, bundle) or await self._attempts(hidden, bundle, usage)
+            judgement = self._without_running(hidden, bundle) or await self._attempts(
+                _Run(hidden, bundle, task.data_class), usage
+            )
             if judgement.score is None:
                 status = VerdictStatus.INFRA_ERROR
         usage.duration_s = self._clock.monotonic_s() - began_s
@@ -118,7 +139,7 @@ class Grader:
             status=status,
             score=judgement.score,
             cause=judgement.cause,
-            detail=judgement.detail,
+            detail=shown(judgement.detail),
             outcomes=judgement.outcomes,
             level=hidden.spec.level if hidden else "H3",
             nonce=nonce or secrets.token_hex(16),
@@ -176,20 +197,23 @@ class Grader:
         strange = [path for path in (*bundle.files, *bundle.deleted) if not _may_hand_in(path, hidden.spec)]
         if strange:
             return Judgement(0.0, "bundle_refused", f"{ascii(strange[0])[:200]} may not be handed in")
+        barred = [path for path in bundle.files if _in_the_way(path, hidden.tests.files)]
+        if barred:
+            return Judgement(0.0, "bundle_refused", f"{ascii(barred[0])[:200]} stands in the way of a test")
         return None
 
-    async def _attempts(self, hidden: _Hidden, bundle: Bundle | None, usage: _Usage) -> Judgement:
+    async def _attempts(self, run: _Run, usage: _Usage) -> Judgement:
         """Until one attempt blames somebody other than the machine, or there were enough of them."""
         judgement = Judgement(None, "infra_error")
-        for _ in range(hidden.spec.limits.attempts_max):
+        for _ in range(run.hidden.spec.limits.attempts_max):
             usage.attempts += 1
-            run = self._beside_control if judgement.cause == "starved" else self._attempt
-            judgement = (await run(hidden, bundle, usage)).judgement
+            attempt = self._beside_control if judgement.cause == "starved" else self._attempt
+            judgement = (await attempt(run, usage)).judgement
             if judgement.score is not None:
                 break
         return judgement
 
-    async def _beside_control(self, hidden: _Hidden, bundle: Bundle | None, usage: _Usage) -> _Attempt:
+    async def _beside_control(self, run: _Run, usage: _Usage) -> _Attempt:
         """Once more and with more time, with the untouched source graded beside it.
 
         More wall time lets the CPU limit decide, also where the machine is busy.
@@ -198,29 +222,34 @@ class Grader:
         """
         found: dict[str, _Attempt] = {}
 
-        async def attempt(name: str, what: Bundle | None) -> None:
-            found[name] = await self._attempt(hidden, what, usage, patience=_PATIENCE)
+        async def attempt(name: str, what: _Run) -> None:
+            found[name] = await self._attempt(what, usage, patience=_PATIENCE)
 
-        async with anyio.create_task_group() as group:
-            group.start_soon(attempt, "candidate", bundle)
-            group.start_soon(attempt, "control", None)
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(attempt, "candidate", run)
+                group.start_soon(attempt, "control", replace(run, bundle=None))
+        except* RopewalkError as errors:
+            # Callers know our errors, not groups of them; one of tampering goes before one of a call.
+            raise _gravest(errors) from None
         candidate, control = found["candidate"], found["control"]
-        if candidate.judgement.cause == "starved" and _at_ease(control, hidden.spec.limits):
+        if candidate.judgement.cause == "starved" and _at_ease(control, run.hidden.spec.limits):
             detail = "a control ran at ease beside it"
             return _Attempt(Judgement(0.0, "candidate_timeout", detail, {}, Termination.TIMEOUT))
         return candidate
 
-    async def _attempt(
-        self, hidden: _Hidden, bundle: Bundle | None, usage: _Usage, *, patience: float = 1.0
-    ) -> _Attempt:
+    async def _attempt(self, run: _Run, usage: _Usage, *, patience: float = 1.0) -> _Attempt:
         """`patience` stretches the wall time."""
+        hidden = run.hidden
         try:
-            box = await self._boxes.create(_sandbox_spec(hidden.spec, self._tenant))
+            box = await self._boxes.create(_sandbox_spec(hidden.spec, self._tenant, run.data_class))
             try:
-                record, stats = await self._run(box, hidden, bundle, patience)
+                record, stats = await self._run(box, run, patience)
             finally:
                 with anyio.move_on_after(_CLOSE_TIMEOUT_S, shield=True):
                     await box.close()
+        except _Unfit as unfit:
+            return _Attempt(Judgement(0.0, "bundle_refused", unfit.detail))
         except SandboxGoneError as error:
             if error.termination is Termination.OUT_OF_MEMORY:
                 return _Attempt(Judgement(0.0, "candidate_out_of_memory", "", {}, error.termination))
@@ -228,16 +257,21 @@ class Grader:
         except UnavailableError as error:
             return _Attempt(Judgement(None, "infra_error", error.message, {}, Termination.INFRASTRUCTURE))
         usage.add(record, stats)
-        return _Attempt(judge(record, hidden.expected, hidden.spec.limits, stats), record)
+        judgement = await anyio.to_thread.run_sync(judge, record, hidden.expected, hidden.spec.limits, stats)
+        return _Attempt(judgement, record)
 
-    async def _run(
-        self, box: Box, hidden: _Hidden, bundle: Bundle | None, patience: float
-    ) -> tuple[SuiteRecord, SandboxStats | None]:
-        spec = hidden.spec
-        if bundle is not None:
-            await apply(bundle, box, self._blobs, workdir=spec.workdir)
-        # The tests come last: whatever a bundle put in their place is overwritten.
-        await write_files(box, self._blobs, hidden.tests.files, workdir=spec.workdir)
+    async def _run(self, box: Box, run: _Run, patience: float) -> tuple[SuiteRecord, SandboxStats | None]:
+        hidden, bundle, spec = run.hidden, run.bundle, run.hidden.spec
+        try:
+            if bundle is not None:
+                await apply(bundle, box, self._blobs, workdir=spec.workdir)
+            # The tests come last: whatever a bundle put in their place is overwritten.
+            await write_files(box, self._blobs, hidden.tests.files, workdir=spec.workdir)
+        except FileError as error:
+            # Without a bundle all of it could be written when the task was admitted.
+            if bundle is None or not (bundle.files or bundle.deleted):
+                raise
+            raise _Unfit(f"it stands in the way of the grading's own files ({error.code})") from error
         plan = suite_plan(spec, tests=spec.tests)
         plan = msgspec.structs.replace(plan, timeout_s=plan.timeout_s * patience)
         record = await self._runner.run(box, plan, probe=hidden.probe)
@@ -247,9 +281,10 @@ class Grader:
             return record, None
 
 
-def _sandbox_spec(spec: GraderSpec, tenant: str) -> SandboxSpec:
+def _sandbox_spec(spec: GraderSpec, tenant: str, data_class: str) -> SandboxSpec:
     return SandboxSpec(
         tenant=tenant,
+        data_class=data_class,
         image=spec.image,
         layers=spec.layers,
         workdir=spec.workdir,
@@ -276,6 +311,23 @@ def _may_hand_in(path: str, spec: GraderSpec) -> bool:
         and not any(part in ("", ".", "..") for part in path.split("/"))
         and "\0" not in path
     )
+
+
+def _in_the_way(path: str, tests: Mapping[str, str]) -> bool:
+    """Whether a file would make a test's folder a file, or the other way round."""
+    return any(test.startswith(f"{path}/") or path.startswith(f"{test}/") for test in tests)
+
+
+def _gravest(errors: BaseExceptionGroup[RopewalkError]) -> RopewalkError:
+    found: list[RopewalkError] = []
+    pending: list[BaseException] = [errors]
+    while pending:
+        error = pending.pop(0)
+        if isinstance(error, BaseExceptionGroup):
+            pending += error.exceptions
+        elif isinstance(error, RopewalkError):
+            found.append(error)
+    return next((error for error in found if isinstance(error, IntegrityError)), found[0])
 
 
 def _limits(spec: GraderSpec) -> dict[str, float]:

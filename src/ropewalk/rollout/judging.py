@@ -45,6 +45,7 @@ class Judging:
             verdict = _lost(record, task, trouble)
         else:
             verdict = await self._grade(row, task, bundle)
+        verdict = _storable(verdict)
         value = verdict.score if verdict.status is VerdictStatus.SCORED else None
         reward = Reward(
             id=new_id("reward", clock=self._world.clock),
@@ -95,6 +96,15 @@ class Judging:
         return verdict or _unjudged(
             row.id, task, bundle, VerdictStatus.INFRA_ERROR, cause=trouble.cause, detail=trouble.detail
         )
+
+
+def _storable(verdict: Verdict) -> Verdict:
+    """A verdict whose words cannot be stored, without them: no text may keep a run from going on."""
+    try:
+        canonical_bytes(verdict)
+    except CallerError:
+        return msgspec.structs.replace(verdict, detail="")
+    return verdict
 
 
 def _lost(record: EpisodeRecord, task: Task, trouble: Trouble | None) -> Verdict:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.unit.reward.test_records import EXPECTED, GOOD, Ended, lines
 
@@ -14,11 +15,13 @@ from ropewalk.core.errors import CallerError, IntegrityError, UnavailableError
 from ropewalk.core.outcomes import Termination
 from ropewalk.core.records import canonical_bytes
 from ropewalk.interface.task import FileSet, Task, TaskKind, TaskOrigin
+from ropewalk.reward.build import GraderDraft, build_values_grader
 from ropewalk.reward.bundle import Bundle
 from ropewalk.reward.grader import Grader
 from ropewalk.reward.spec import GraderLimits, GraderSpec
 from ropewalk.reward.verdict import VerdictStatus
 from ropewalk.sandbox.contract import SandboxGoneError, SandboxSpec, SandboxStats
+from ropewalk.sandbox.files import FileError
 from ropewalk.store.blobs import open_blobs
 from ropewalk.store.contract import Blobs
 
@@ -42,6 +45,8 @@ class FakeBox:
         return self.ending
 
     async def write_many(self, files: Mapping[str, bytes]) -> None:
+        if isinstance(self.ending, FileError | IntegrityError):
+            raise self.ending
         self.files |= files
 
     async def remove(self, path: str) -> None:
@@ -196,6 +201,66 @@ async def test_hidden_data_that_were_changed_stop_everything(task: Task, blobs: 
         await Grader(FakeBoxes(), blobs, tenant="t").grade(
             task, episode="e", bundle=Bundle(task=task.id, base=task.source)
         )
+
+
+HOSTILE = [
+    ["x", "\ud800", ""], ["x", "\x1b[31mred", ""], ["b", "t::a", "\ud800"], ["e", "t::a", "passed", 0.1, "<b>"],
+    ["c", "t::a", "\ud800"], ["b", "\ud800", ""], ["\ud800"], ["v", "\ud800", 0, "\ud800"], "\ud800",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("line", HOSTILE, ids=range(len(HOSTILE)))
+@pytest.mark.parametrize("at", [0, 1, 2])
+async def test_no_word_of_the_candidate_reaches_a_verdict(task: Task, blobs: Blobs, line: Any, at: int) -> None:
+    said = lines(*GOOD[:at], line, *GOOD[at:-1], ["z", 0, len(GOOD)])
+    verdict = await Grader(FakeBoxes(Ended(said)), blobs, tenant="t").grade(
+        task, episode="e", bundle=bundle_of(task, blobs, src__a="x")
+    )
+    assert (verdict.status, verdict.score) == (VerdictStatus.SCORED, 0.0)
+    assert canonical_bytes(verdict) and verdict.detail.isascii() and verdict.detail.isprintable()
+    assert not any(word in verdict.detail for word in ("ud800", "red", "<b>"))
+
+
+async def test_words_of_a_refused_bundle_are_escaped(task: Task, blobs: Blobs) -> None:
+    refused = Bundle(task=task.id, base=task.source, refused="name", detail="\x1b[2J\u202e")
+    verdict = await Grader(FakeBoxes(), blobs, tenant="t").grade(task, episode="e", bundle=refused)
+    assert verdict.detail == r"name: \x1b[2J\u202e"
+
+
+@pytest.mark.parametrize("code", ["EISDIR", "ENOTDIR", "ENOENT", "ELOOP", "ENAMETOOLONG"])
+async def test_a_bundle_in_the_way_of_the_tests_scores_nothing(task: Task, blobs: Blobs, code: str) -> None:
+    boxes = FakeBoxes(*[FileError("No.", code=code, path="/work/tests/t.py")] * 2)
+    grader = Grader(boxes, blobs, tenant="tests")
+    verdict = await grader.grade(task, episode="e", bundle=bundle_of(task, blobs, src__a="x"))
+    assert (verdict.status, verdict.score, verdict.cause) == (VerdictStatus.SCORED, 0.0, "bundle_refused")
+    with pytest.raises(FileError):
+        await grader.grade(task, episode="e", bundle=Bundle(task=task.id, base=task.source))
+    assert all(box.closed for box in boxes.made)
+
+
+async def test_an_error_of_a_grading_beside_its_control_comes_alone(task: Task, blobs: Blobs) -> None:
+    boxes = FakeBoxes((HUNG, STARVING), IntegrityError("Changed."), IntegrityError("Changed."))
+    with pytest.raises(IntegrityError, match="Changed"):
+        await Grader(boxes, blobs, tenant="t").grade(task, episode="e", bundle=bundle_of(task, blobs, src__a="x"))
+
+
+async def test_gradings_carry_the_data_class_of_the_task(task: Task, blobs: Blobs) -> None:
+    boxes = FakeBoxes(Ended(RIGHT))
+    task = msgspec.structs.replace(task, data_class="internal")
+    await Grader(boxes, blobs, tenant="t").grade(task, episode="e", bundle=bundle_of(task, blobs, src__a="x"))
+    assert [spec.data_class for spec in boxes.specs] == ["internal"]
+
+
+async def test_a_build_that_fails_leaves_no_sandbox(task: Task, blobs: Blobs) -> None:
+    draft = GraderDraft(
+        name="g", tenant="t", image="i", layers=(), editable=("**",), oracle=task.oracle, tests=("tests/t.py::test_a",),
+        limits=GraderLimits(cpu_s=1.0, wall_s=4.0), data_class="internal",
+    )  # fmt: skip
+    boxes = FakeBoxes(Ended(RIGHT), UnavailableError("No room."))
+    with pytest.raises(UnavailableError):
+        await build_values_grader(boxes, blobs, draft, test_files={}, visible_files={})
+    assert [box.closed for box in boxes.made] == [True]
+    assert {spec.data_class for spec in boxes.specs} == {"internal"}
 
 
 @pytest.mark.parametrize(("endings", "reason"), [

@@ -170,7 +170,8 @@ class Plugin:
     def pytest_collectreport(self, report: Any) -> None:
         """A module that does not import."""
         if report.failed:
-            self._stream.say("x", report.nodeid, _line(report.longrepr) if self._plan["node_ids"] else "")
+            told = (report.nodeid, _line(report.longrepr)) if self._plan["node_ids"] else ("", "")
+            self._stream.say("x", *told)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: Any) -> Any:
