@@ -26,7 +26,7 @@ def vary_arguments(text: str, source: random.Random) -> str | None:
 
 def change_value(node: ast.AST, source: random.Random) -> None:
     """Changes a constant, or the elements of a list, in place."""
-    if isinstance(node, ast.List):
+    if isinstance(node, ast.List) and node.elts:  # an earlier change may have emptied it
         how = source.randrange(4)
         if how == 0:
             del node.elts[source.randrange(len(node.elts))]

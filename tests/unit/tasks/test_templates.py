@@ -2,10 +2,14 @@ from __future__ import annotations
 
 import ast
 import json
+import random
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ropewalk.tasks import cases
 from ropewalk.tasks.templates import (
@@ -15,6 +19,7 @@ from ropewalk.tasks.templates import (
     vary_templates,
     without_any_test,
 )
+from ropewalk.tasks.variations import change_value
 
 TESTS = textwrap.dedent('''
     import unittest
@@ -146,3 +151,12 @@ def test_notes_and_the_tests_made_of_them_agree(tmp_path: Path) -> None:
         text=True, check=False,
     )  # fmt: skip
     assert f"{len(names)} passed" in outcome.stdout, outcome.stdout
+
+
+@given(st.integers(0, 500))
+def test_any_number_of_changes_leaves_something_that_parses(seed: int) -> None:
+    tree = ast.parse("f([1], ['ab', b'c', 1.5, True, None], {'k': [2]}, '')")
+    chance = random.Random(seed)
+    for _ in range(8):
+        change_value(chance.choice([n for n in ast.walk(tree) if isinstance(n, (ast.Constant, ast.List))]), chance)
+    ast.parse(ast.unparse(tree))
