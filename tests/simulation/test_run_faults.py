@@ -62,7 +62,7 @@ class Scripted:
     """Three steps; by its seed it ends with the right file or not."""
 
     context: ClassVar[ContextKind] = ContextKind.AGENT
-    name = "scripted"
+    name = "search(scripted)"
 
     async def run(self, context: AgentContext) -> PolicyEnd | None:
         await context.shell("look around")

@@ -14,8 +14,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from ropewalk.app.configuration import BlobSettings, KeySettings, SandboxSettings, open_profile
-from ropewalk.app.records import run_subjects
 from ropewalk.core.errors import CallerError, IntegrityError, UnavailableError
 from ropewalk.lake.ingest import Terms
 from ropewalk.lake.lake import Lake
@@ -25,11 +26,13 @@ from ropewalk.machinery.profile import Profile
 from ropewalk.provenance.graph import LineageIndex
 from ropewalk.provenance.log import Log, revoke_keys, rotate_keys
 from ropewalk.provenance.recorder import LogRecorder
+from ropewalk.provenance.rewards import SignedRewards
 from ropewalk.provenance.statement import Activity, Link, StatementDraft
 from ropewalk.provenance.trace import Taint, Trace, taint, trace
-from ropewalk.provenance.verification import Verification
+from ropewalk.provenance.verification import Finding, Verification, VerificationStatus
 from ropewalk.provenance.verify import Anchors, verify_run
 from ropewalk.rollout.journal import Journal
+from ropewalk.rollout.results import read_results
 from ropewalk.security.drivers import DRIVERS as KEY_DRIVERS
 from ropewalk.security.tenants import check_tenant
 from ropewalk.security.trust import PublicPair, export_trust_root
@@ -156,13 +159,38 @@ class Custody:
             stored_kinds=STORED_KINDS,
         )
 
+    @cached_property
+    def signed(self) -> SignedRewards:
+        """Which rewards the log holds."""
+        return SignedRewards(self.log)
+
     def verify_run(self, run: str, anchors: Anchors) -> Verification:
-        """Like `verify`, of every reward that a run says it sealed.
+        """Like `verify`, of every reward of a run: those in the log, which must be the very ones in the journal.
 
         Raises:
             CallerError: no such run.
         """
-        return self.verify(run_subjects(self.journal, run), anchors)
+        found: list[Finding] = []
+        subjects: dict[str, None] = {}
+        try:
+            subjects.update((statement.subjects[0].sha256, None) for statement in self.signed.of_run(run))
+            loaded, differences = read_results(self.journal, self.blobs, run, log=self.signed)
+            found += [Finding(code="journal_differs", message=each.message, name=each.name) for each in differences]
+            subjects.update(
+                (result.row.reward, None) for result in loaded.results if result.row.reward and result.reward
+            )
+        except IntegrityError as error:
+            found.append(Finding(code="journal_differs", message=error.message))
+        except CallerError as error:
+            if not subjects:
+                raise
+            found.append(Finding(code="journal_differs", message=error.message))
+        verified = self.verify(tuple(subjects), anchors)
+        if not found:
+            return verified
+        return msgspec.structs.replace(
+            verified, status=VerificationStatus.FAILED, findings=(*verified.findings, *found)
+        )
 
     def check_anchor(self, folder: Path) -> None:
         """Returns if the log still continues what an anchor folder vouches for, or if that folder is empty.

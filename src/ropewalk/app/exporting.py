@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import os
+import tempfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal
 
 from ropewalk.app.custody import Custody
+from ropewalk.app.reporting import results_of
 from ropewalk.core.errors import UnavailableError
 from ropewalk.rollout.atif import export_atif
 from ropewalk.rollout.export import export_jsonl
-from ropewalk.rollout.results import load_results
 from ropewalk.security.data_classes import Use, check_allowed
 
 Format = Literal["jsonl", "atif"]
@@ -23,33 +25,53 @@ def exported(custody: Custody, run: str, format: Format) -> Iterator[tuple[str, 
     Raises:
         CallerError: no such run.
         DeniedError: the data class of a task forbids this export (rule `data_class:…`).
+        IntegrityError: the run's records are not what was signed.
     """
-    loaded = load_results(custody.journal, custody.blobs, run)
+    loaded = results_of(custody, run)
     for task in loaded.tasks.values():
         check_allowed(task.data_class, Use.EXPORT, format)
     sealed = [result.row.id for result in loaded.results if result.record and result.reward]
     if format == "jsonl":
-        yield from zip(sealed, export_jsonl(custody.journal, custody.blobs, run), strict=True)
+        yield from zip(sealed, export_jsonl(loaded), strict=True)
         return
-    for episode, document in zip(sealed, export_atif(custody.journal, custody.blobs, run), strict=True):
+    for episode, document in zip(sealed, export_atif(loaded), strict=True):
         yield episode, json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
 
 
 def write_export(custody: Custody, run: str, format: Format, out: Path) -> int:
     """Writes an export: one file for jsonl, a folder of files for atif. Returns how many episodes.
 
+    A file appears under its name whole or not at all.
+
     Raises:
         UnavailableError: it cannot be written there.
     """
-    documents = list(exported(custody, run, format))
+    documents = exported(custody, run, format)
     try:
         if format == "jsonl":
-            out.parent.mkdir(parents=True, exist_ok=True)
-            out.write_bytes(b"".join(line for _, line in documents))
-        else:
-            out.mkdir(parents=True, exist_ok=True)
-            for episode, line in documents:
-                (out / f"{episode.partition(':')[2]}.json").write_bytes(line)
+            return _write_whole(out, documents)
+        count = 0
+        for episode, line in documents:
+            count += _write_whole(out / f"{episode.partition(':')[2]}.json", [(episode, line)])
+        return count
     except OSError as error:
         raise UnavailableError(f"{out} cannot be written: {error.strerror or error}.") from error
-    return len(documents)
+
+
+def _write_whole(file: Path, documents: Iterable[tuple[str, bytes]]) -> int:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(dir=file.parent, prefix=".")
+    try:
+        count = 0
+        with os.fdopen(descriptor, "wb") as target:
+            for _, line in documents:
+                target.write(line)
+                count += 1
+        mask = os.umask(0)
+        os.umask(mask)
+        Path(temporary).chmod(0o666 & ~mask)
+        Path(temporary).replace(file)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    return count

@@ -19,6 +19,7 @@ from ropewalk.sandbox.contract import Probe, SandboxDriver, SandboxSpec
 from ropewalk.sandbox.images import ImageRecord, ImageStore
 from ropewalk.sandbox.layers import LayerStore
 from ropewalk.sandbox.sandboxes import Sandboxes
+from ropewalk.security.tenants import TenantContext
 from ropewalk.store.layout import Layout
 
 Progress = Callable[[str], None]
@@ -44,7 +45,9 @@ class Machines:
         self.driver: SandboxDriver = drivers.load(
             driver or self.settings.driver, custody.layout, layers=self.layers, images=self.images
         )
-        self.sandboxes = Sandboxes(self.driver, custody.layout, images=self.images, layers=self.layers)
+        self.sandboxes = Sandboxes(
+            self.driver, custody.layout, images=self.images, layers=self.layers, tenant=TenantContext(tenant=self.tenant)
+        )
         fleet = custody.profile.family(FleetSettings)
         self.fleet = open_fleet(fleet.driver, config=fleet.local)
 

@@ -9,22 +9,12 @@ from ropewalk.core.limits import JSON_BYTES_MAX
 from ropewalk.core.records import Record, decode_own
 from ropewalk.interface.episode import EpisodeRecord
 from ropewalk.interface.task import Task
-from ropewalk.reward.verdict import Reward, Verdict
+from ropewalk.reward.verdict import Verdict
 from ropewalk.rollout.journal import Journal
-from ropewalk.rollout.rows import EpisodeRow, EpisodeState
+from ropewalk.rollout.rows import EpisodeRow
 from ropewalk.store.contract import Blobs
 
 R = TypeVar("R", bound=Record)
-
-
-def run_subjects(journal: Journal, run: str) -> tuple[str, ...]:
-    """sha256 of every reward that the run says it sealed: what `verify` must find in the log.
-
-    Raises:
-        CallerError: no such run.
-    """
-    journal.run(run)
-    return tuple(row.reward for row in journal.episodes(run) if row.state is EpisodeState.SEALED and row.reward)
 
 
 def newest_run(journal: Journal) -> str:
@@ -37,11 +27,6 @@ def newest_run(journal: Journal) -> str:
     if not runs:
         raise CallerError("There is no run here yet.", next_step="`ropewalk demo` makes a first one.")
     return runs[0].run
-
-
-def reward_of(blobs: Blobs, row: EpisodeRow) -> Reward | None:
-    """The sealed reward of an episode, None where it has none yet."""
-    return _load(blobs, row.reward, Reward) if row.state is EpisodeState.SEALED else None
 
 
 def episode_of(blobs: Blobs, row: EpisodeRow) -> EpisodeRecord | None:

@@ -22,8 +22,13 @@ CHAINS_MAX = 300
 
 
 def results_of(custody: Custody, run: str) -> RunResults:
-    """Everything about a run, as far as it is."""
-    return load_results(custody.journal, custody.blobs, run)
+    """Everything about a run, as far as it is.
+
+    Raises:
+        CallerError: no such run.
+        IntegrityError: its records are not what was signed.
+    """
+    return load_results(custody.journal, custody.blobs, run, log=custody.signed)
 
 
 def summary_of(custody: Custody, run: str) -> RunSummary:

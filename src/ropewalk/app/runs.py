@@ -6,14 +6,16 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import anyio
+import anyio.to_thread
 from anyio.abc import TaskGroup
 
 from ropewalk.app.custody import Custody
-from ropewalk.app.records import reward_of
+from ropewalk.core.errors import IntegrityError
 from ropewalk.reward.verdict import Reward
 from ropewalk.rollout import events
 from ropewalk.rollout.policies.contract import Policy
 from ropewalk.rollout.ports import World
+from ropewalk.rollout.results import signed_reward
 from ropewalk.rollout.rows import EpisodeState, RunRow
 from ropewalk.rollout.run import RunLoop
 
@@ -38,17 +40,16 @@ class Run:
         """Signed rewards, until the run is through.
 
         Raises:
+            IntegrityError: the journal is not what was signed.
             RopewalkError: whatever ended the run early.
         """
         given: set[str] = set()
         while True:
             self._changed = anyio.Event()
             over = self._ended.is_set() or not self._working
-            for row in self._custody.journal.episodes(self.id):
-                if row.state is EpisodeState.SEALED and row.id not in given:
-                    given.add(row.id)
-                    if reward := reward_of(self._custody.blobs, row):
-                        yield reward
+            for reward in await anyio.to_thread.run_sync(self._signed, given):
+                given.add(reward.episode)
+                yield reward
             if over:
                 self._raise()
                 return
@@ -76,6 +77,16 @@ class Run:
         self._working = True
         group.start_soon(self._work, world, policies, observe)
 
+    def _signed(self, given: set[str]) -> list[Reward]:
+        """Rewards of sealed episodes that are not given yet, as the log has them."""
+        rows = self._custody.journal.episodes(self.id)
+        fresh = [row for row in rows if row.state is EpisodeState.SEALED and row.id not in given]
+        signed = {s.subjects[0].sha256: s for s in self._custody.signed.of_run(self.id)} if fresh else {}
+        for row in fresh:
+            if row.reward not in signed:
+                raise IntegrityError(f"The reward of {row.id} was never signed.", next_step="see `ropewalk verify`.")
+        return [signed_reward(row, signed[row.reward or ""]) for row in fresh]
+
     async def _work(self, world: World, policies: dict[str, Policy[Any]], observe: events.Observer) -> None:
         def watch(event: events.Event) -> None:
             observe(event)
@@ -87,11 +98,20 @@ class Run:
         except Exception as error:
             self._error = error
         finally:
-            with anyio.CancelScope(shield=True):
-                for policy in policies.values():
+            try:
+                await self._close_all(policies)
+            finally:
+                self._ended.set()
+                self._changed.set()
+
+    async def _close_all(self, policies: dict[str, Policy[Any]]) -> None:
+        """A policy that cannot be closed is the run's error where it has none yet; nobody waits for ever."""
+        with anyio.CancelScope(shield=True):
+            for policy in policies.values():
+                try:
                     await policy.close()
-            self._ended.set()
-            self._changed.set()
+                except Exception as error:
+                    self._error = self._error or error
 
     def _raise(self) -> None:
         if self._error is not None:

@@ -17,12 +17,12 @@ def ls(run: str | None = None, *, json: bool = False, place: Place = HERE) -> in
         run: Its id. Default: the newest.
         json: Print JSON.
     """
-    from ropewalk.app.records import newest_run, reward_of
+    from ropewalk.app.records import newest_run
+    from ropewalk.app.reporting import results_of
 
     with custody(place) as kept:
         chosen = named(run, "run") if run else newest_run(kept.journal)
-        kept.journal.run(chosen)
-        rewards = [reward for row in kept.journal.episodes(chosen) if (reward := reward_of(kept.blobs, row))]
+        rewards = [result.reward for result in results_of(kept, chosen).results if result.reward]
     if json:
         print_json(rewards)
         return 0

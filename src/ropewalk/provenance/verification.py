@@ -25,7 +25,8 @@ class Finding(Record):
     code: str
     """Stable: `log_unreadable`, `checkpoint_invalid`, `rolled_back`, `forked`, `outside_invalid`, `other_log`,
     `entry_lost`, `entries_changed`, `tile_damaged`, `not_a_statement`, `signature_<cause>`, `blob_missing`,
-    `blob_damaged`, `not_recorded`, `chain_incomplete`."""
+    `blob_damaged`, `not_recorded`, `chain_incomplete`, `journal_differs` (a run's journal is not what was
+    signed)."""
     message: str
     index: int | None = None
     """The log entry."""

@@ -14,21 +14,13 @@ from ropewalk.core.clock import utc
 from ropewalk.interface.episode import EpisodeRecord, Step
 from ropewalk.rollout.episodes.tools import tool_definitions
 from ropewalk.rollout.export import mask_of
-from ropewalk.rollout.journal import JournalReads
-from ropewalk.rollout.results import Result, RunResults, load_results
-from ropewalk.store.contract import Blobs
+from ropewalk.rollout.results import Result, RunResults
 
 SCHEMA_VERSION = "ATIF-v1.8"
 
 
-def export_atif(journal: JournalReads, blobs: Blobs, run: str) -> Iterator[dict[str, Any]]:
-    """One trajectory document per sealed episode, in the order of the plan.
-
-    Raises:
-        CallerError: no such run.
-        IntegrityError: a stored record is damaged.
-    """
-    loaded = load_results(journal, blobs, run)
+def export_atif(loaded: RunResults) -> Iterator[dict[str, Any]]:
+    """One trajectory document per signed reward, in the order of the plan."""
     for result in loaded.results:
         if result.record and result.reward:
             yield atif(loaded, result, result.record)

@@ -8,10 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from ropewalk.core.outcomes import Termination
 from ropewalk.interface.episode import EpisodeRecord
 from ropewalk.rollout.findings import SUBJECTS_MAX, Finding, FindingKind, Severity
-from ropewalk.rollout.journal import JournalReads
-from ropewalk.rollout.results import CONTROLS, Result, RunResults, load_results
+from ropewalk.rollout.results import CONTROLS, Result, RunResults
 from ropewalk.rollout.summarise import PASS, summary_of
-from ropewalk.store.contract import Blobs
 
 TRUNCATED_SHARE = 0.25
 NEVER_CHANGED_SHARE = 0.25
@@ -42,18 +40,8 @@ _INFRASTRUCTURE = {
 }
 
 
-def diagnose(journal: JournalReads, blobs: Blobs, run: str) -> tuple[Finding, ...]:
-    """Findings about a run, worst first; one `healthy` note where there is nothing to find.
-
-    Raises:
-        CallerError: no such run.
-        IntegrityError: a stored record is damaged.
-    """
-    return findings_of(load_results(journal, blobs, run))
-
-
 def findings_of(loaded: RunResults) -> tuple[Finding, ...]:
-    """Like `diagnose`, of results that are loaded already."""
+    """Findings about a run, worst first; one `healthy` note where there is nothing to find."""
     checks: tuple[Callable[[RunResults], Iterator[Finding]], ...] = (
         _controls, _no_advantage, _unscored, _failures, _refused, _causes, _overfitted, _never_changed, _truncated,
         _difficulty, _slow_stage,

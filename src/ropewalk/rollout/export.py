@@ -12,21 +12,13 @@ from typing import Any
 
 from ropewalk.core.records import to_plain
 from ropewalk.interface.episode import EpisodeRecord, Step
-from ropewalk.rollout.journal import JournalReads
-from ropewalk.rollout.results import Result, RunResults, load_results
-from ropewalk.store.contract import Blobs
+from ropewalk.rollout.results import Result, RunResults
 
 FORMAT = "ropewalk.trajectories/1"
 
 
-def export_jsonl(journal: JournalReads, blobs: Blobs, run: str) -> Iterator[bytes]:
-    """Lines, each with its line break: one per sealed episode, in the order of the plan.
-
-    Raises:
-        CallerError: no such run.
-        IntegrityError: a stored record is damaged.
-    """
-    loaded = load_results(journal, blobs, run)
+def export_jsonl(loaded: RunResults) -> Iterator[bytes]:
+    """Lines, each with its line break: one per signed reward, in the order of the plan."""
     for result in loaded.results:
         if result.record and result.reward:
             plain = trajectory(loaded, result, result.record)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Protocol, TypeVar
+
+import msgspec
 
 from ropewalk.core import limits
+from ropewalk.core.errors import CallerError, IntegrityError
 from ropewalk.core.records import Record, decode_own
 from ropewalk.interface.episode import EpisodeRecord
 from ropewalk.interface.task import Task
+from ropewalk.provenance.intoto import Statement
 from ropewalk.reward.verdict import Reward, Verdict
 from ropewalk.rollout.journal import JournalReads
 from ropewalk.rollout.plan import Plan
@@ -27,7 +32,7 @@ class Result(Record):
     record: EpisodeRecord | None = None
     verdict: Verdict | None = None
     reward: Reward | None = None
-    """Only once it is sealed."""
+    """Only once it is signed."""
 
 
 class RunResults(Record):
@@ -52,32 +57,137 @@ class RunResults(Record):
         return [result for result in self.results if result.row.policy not in CONTROLS]
 
 
-def load_results(journal: JournalReads, blobs: Blobs, run: str) -> RunResults:
-    """Everything about a run.
+class RewardLog(Protocol):
+    """`ropewalk.provenance.rewards.SignedRewards`, which documents it."""
+
+    def of_run(self, run: str) -> Sequence[Statement]: ...
+
+
+class Difference(Record):
+    """Where the journal is not what was signed."""
+
+    name: str
+    """The reward's or the episode's."""
+    message: str
+
+
+def load_results(journal: JournalReads, blobs: Blobs, run: str, *, log: RewardLog) -> RunResults:
+    """Everything about a run. Rewards come out of the log; the journal only says where their episodes lie.
 
     Raises:
         CallerError: no such run.
-        IntegrityError: a stored record is damaged.
+        IntegrityError: a stored record is damaged, or the journal is not what was signed.
     """
-    row = journal.run(run)
-    task_rows = journal.tasks(run)
-    return RunResults(
+    loaded, differences = read_results(journal, blobs, run, log=log)
+    if differences:
+        shown = "; ".join(difference.message for difference in differences[:3])
+        raise IntegrityError(
+            f"The journal of {run} is not what was signed: {shown}.",
+            next_step=f"do not use these rewards; see `ropewalk verify {run}`.",
+        )
+    return loaded
+
+
+def read_results(
+    journal: JournalReads, blobs: Blobs, run: str, *, log: RewardLog
+) -> tuple[RunResults, tuple[Difference, ...]]:
+    """Like `load_results`, with what is wrong beside what could be read.
+
+    Raises:
+        CallerError: no such run.
+        IntegrityError: the log, the plan or a task is damaged.
+    """
+    # In this order: whatever is signed was in the journal before.
+    signed = {statement.subjects[0].sha256: statement for statement in log.of_run(run)}
+    row, task_rows, groups, rows = journal.run(run), journal.tasks(run), journal.groups(run), journal.episodes(run)
+    if any(each.state is EpisodeState.SEALED and each.reward not in signed for each in rows):
+        known = {each.reward for each in rows}
+        later = {statement.subjects[0].sha256: statement for statement in log.of_run(run)}
+        signed |= {digest: statement for digest, statement in later.items() if digest in known}
+    differences: list[Difference] = []
+    results = []
+    for each in rows:
+        statement = signed.pop(each.reward, None) if each.reward else None
+        try:
+            result = _result(blobs, each, statement)
+            problem = _difference(result, statement)
+        except (IntegrityError, CallerError, msgspec.ValidationError) as error:
+            result, problem = Result(row=each), str(error)
+        results.append(result)
+        if problem:
+            differences.append(Difference(name=each.reward_id or each.id, message=f"{each.id}: {problem}"))
+    for statement in signed.values():
+        name = statement.subjects[0].name
+        differences.append(Difference(name=name, message=f"{name} was signed, and no episode has it"))
+    tasks = {each.task: _load(blobs, each.blob, Task) for each in task_rows}
+    differences += [
+        Difference(name=name, message=f"{name} is another task") for name, t in tasks.items() if t.id != name
+    ]
+    differences += _group_differences(groups, results)
+    loaded = RunResults(
         row=row,
         plan=_load(blobs, row.plan, Plan),
-        tasks={each.task: _load(blobs, each.blob, Task) for each in task_rows},
+        tasks=tasks,
         task_rows=tuple(task_rows),
-        groups=tuple(journal.groups(run)),
-        results=tuple(_result(blobs, each) for each in journal.episodes(run)),
+        groups=tuple(groups),
+        results=tuple(results),
         failures=tuple(journal.failures(run)),
     )
+    return loaded, tuple(differences)
 
 
-def _result(blobs: Blobs, row: EpisodeRow) -> Result:
+def signed_reward(row: EpisodeRow, statement: Statement) -> Reward:
+    """The reward that a statement states, for the episode of this row.
+
+    Raises:
+        IntegrityError: the statement is another episode's, or says something else than the row.
+    """
+    reward = msgspec.convert(statement.facts, Reward)
+    claimed = (row.reward, row.reward_id, row.id, row.run, row.task, row.value, row.cause, row.verdict)
+    stated = (
+        statement.subjects[0].sha256, statement.subjects[0].name, reward.episode, reward.run, reward.task,
+        reward.value, reward.cause, reward.verdict,
+    )  # fmt: skip
+    inputs = {link.sha256 for link in statement.inputs}
+    if claimed != stated or reward.id != row.reward_id or not {row.record, row.verdict} <= inputs:
+        raise IntegrityError(f"{row.id}: {statement.subjects[0].name} was not signed for what the journal says")
+    return reward
+
+
+def _difference(result: Result, statement: Statement | None) -> str:
+    """What is wrong with an episode; empty: nothing."""
+    row, record, verdict = result.row, result.record, result.verdict
+    if row.state is EpisodeState.SEALED and statement is None:
+        return "its reward was never signed"
+    if record is not None:
+        is_row = (record.id, record.run, record.task, record.group, record.index, record.seed)
+        if is_row != (row.id, row.run, row.task, row.group_id, row.position, row.seed):
+            return "its record is another episode's"
+        if record.policy.partition("(")[0] != row.policy:
+            return f"it was played by {record.policy}, not {row.policy}"
+    if verdict is not None and (verdict.episode, verdict.task) != (row.id, row.task):
+        return "its verdict is another episode's"
+    if verdict is not None and result.reward is not None and verdict.score != result.reward.value:
+        return "its verdict says another value than its reward"
+    return ""
+
+
+def _group_differences(groups: Sequence[GroupRow], results: Sequence[Result]) -> Iterator[Difference]:
+    of_group = {group.id: group for group in groups}
+    for result in results:
+        group = of_group.get(result.row.group_id)
+        if group is None or (group.task, group.policy) != (result.row.task, result.row.policy):
+            yield Difference(name=result.row.id, message=f"{result.row.id} is in the group of another task or policy")
+        elif group.state == "complete" and (result.reward is None or result.reward.value is None):
+            yield Difference(name=group.id, message=f"{group.id} is called complete, and {result.row.id} is unscored")
+
+
+def _result(blobs: Blobs, row: EpisodeRow, statement: Statement | None) -> Result:
     return Result(
         row=row,
         record=_load(blobs, row.record, EpisodeRecord) if row.record else None,
         verdict=_load(blobs, row.verdict, Verdict) if row.verdict else None,
-        reward=_load(blobs, row.reward, Reward) if row.reward and row.state is EpisodeState.SEALED else None,
+        reward=signed_reward(row, statement) if statement else None,
     )
 
 

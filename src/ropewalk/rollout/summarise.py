@@ -8,31 +8,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from ropewalk.reward import catalogue
 from ropewalk.reward.statistics import wilson
 from ropewalk.rollout.episodes.host import add_usage
-from ropewalk.rollout.journal import JournalReads
-from ropewalk.rollout.results import Result, RunResults, load_results
+from ropewalk.rollout.results import Result, RunResults
 from ropewalk.rollout.rows import GroupRow
 from ropewalk.rollout.summary import CatalogueCall, EpisodeLine, Interval, PolicyRow, Row, RunSummary
-from ropewalk.store.contract import Blobs
 
 PASS = 1.0
 """A reward from here on counts as passed."""
 
 
-def summarise(journal: JournalReads, blobs: Blobs, run: str, *, cost: Mapping[str, float] | None = None) -> RunSummary:
+def summary_of(loaded: RunResults, *, cost: Mapping[str, float] | None = None) -> RunSummary:
     """The summary of a run, also of one that still goes on.
 
     Args:
+        loaded: the run.
         cost: As the cost model names it; goes into the summary as it is.
-
-    Raises:
-        CallerError: no such run.
-        IntegrityError: a stored record is damaged.
     """
-    return summary_of(load_results(journal, blobs, run), cost=cost)
-
-
-def summary_of(loaded: RunResults, *, cost: Mapping[str, float] | None = None) -> RunSummary:
-    """Like `summarise`, of results that are loaded already."""
     played = [result.record for result in loaded.results if result.record]
     time_s = _times(loaded.results)
     time_s["signing"] = loaded.row.signing_s

@@ -21,11 +21,13 @@ from ropewalk.core.records import Record, canonical_bytes, content_id, decode_ow
 from ropewalk.interface.task import FileSet, Task, TaskKind, TaskLimits, TaskOrigin
 from ropewalk.orchestration.drivers.local import LocalFleet, LocalFleetConfig
 from ropewalk.orchestration.machine import Machine
-from ropewalk.provenance.statement import StatementDraft
+from ropewalk.provenance.intoto import Statement, from_payload, to_payload
+from ropewalk.provenance.statement import Activity, StatementDraft
 from ropewalk.reward.bundle import Bundle
 from ropewalk.reward.verdict import Verdict, VerdictStatus
 from ropewalk.rollout.journal import Journal
 from ropewalk.rollout.ports import World
+from ropewalk.rollout.results import RunResults, load_results
 from ropewalk.sandbox.contract import SandboxGoneError, SandboxSpec, SandboxStats, SnapshotRecord
 from ropewalk.store.database import Database
 
@@ -86,6 +88,12 @@ class MemoryRecorder:
         digests = tuple(digest_bytes(canonical_bytes(draft)) for draft in drafts)
         self.drafts.update(zip(digests, drafts, strict=True))
         return digests
+
+    def of_run(self, run: str) -> tuple[Statement, ...]:
+        """As `SignedRewards`."""
+        rewards = [draft for draft in self.drafts.values() if draft.activity is Activity.REWARD]
+        statements = [from_payload(to_payload(draft)) for draft in rewards]
+        return tuple(statement for statement in statements if statement.facts["run"] == run)
 
 
 @dataclass
@@ -281,6 +289,10 @@ class Durable:
     def journal(self) -> Journal:
         """The journal, opened anew."""
         return Journal(Database.open(self.folder / "state.db"), locks=self.folder / "locks")
+
+    def results(self, run: str) -> RunResults:
+        """The run, loaded by a fresh process."""
+        return load_results(self.journal(), self.blobs, run, log=self.recorder)  # type: ignore[arg-type]
 
     def task(self, name: str = "double", **fields: Any) -> Task:
         """A task with one broken function."""

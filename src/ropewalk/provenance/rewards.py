@@ -1,0 +1,94 @@
+"""Which rewards of a run were signed, as the log alone has it: what any other table says of them is checked by this.
+
+The log is read once and in whole, and then only what it has gained; its entries must have the root that its signed
+checkpoint states. That the log itself was not rolled back is what `verify` is for: it has the outside checkpoint.
+"""
+
+from __future__ import annotations
+
+import base64
+import threading
+from typing import Any, Final
+
+from ropewalk.core.errors import CallerError, IntegrityError
+from ropewalk.core.merkle import CompactRange, leaf_hash
+from ropewalk.provenance.intoto import PREDICATE_TYPE, Statement, from_payload
+from ropewalk.provenance.log import Log
+from ropewalk.provenance.statement import Activity
+from ropewalk.security.signatures import Verifier, open_envelope, verify_envelope
+
+
+class SignedRewards:
+    """The reward statements of one log, by run. Thread-safe."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._lock = threading.Lock()
+        self._edge = CompactRange()
+        self._indexes: dict[str, list[int]] = {}
+        self._verified: dict[int, Statement] = {}
+
+    def of_run(self, run: str) -> tuple[Statement, ...]:
+        """Every reward statement whose facts name this run, in log order, signatures checked.
+
+        Raises:
+            IntegrityError: the log is not what its checkpoint says, or a signature does not count.
+        """
+        if not self._log.exists:
+            return ()
+        with self._lock:
+            self._read_on()
+            indexes = self._indexes.get(run, [])
+            fresh = [index for index in indexes if index not in self._verified]
+            verifier = Verifier(self._log.keys.trust_root()) if fresh else None
+            for index, entry in self._log.entries_at(fresh):
+                assert verifier is not None
+                statement = _read(verify_envelope(entry, verifier, index=index).payload, index)
+                if statement.facts.get("run") != run:
+                    raise IntegrityError(f"Entry {index} of the log changed while it was read.")
+                self._verified[index] = statement
+            return tuple(self._verified[index] for index in indexes)
+
+    def _read_on(self) -> None:
+        now = self._log.checkpoint()
+        if now.size < self._edge.size:
+            raise IntegrityError(f"The log had {self._edge.size} entries and has {now.size} now.")
+        edge, found = self._edge.copy(), list[tuple[str, int]]()
+        for index, entry in enumerate(self._log.entries(edge.size, now.size), edge.size):
+            edge.append(leaf_hash(entry))
+            # Nearly all entries are told apart by their bytes; only what may be a reward is decoded.
+            if any(text in entry for text in _REWARD):
+                statement = _read(open_envelope(entry)[1], index)
+                if statement.activity is Activity.REWARD:
+                    found.append((_run_of(statement.facts), index))
+        if edge.root() != now.root:
+            raise IntegrityError(
+                "The log's entries are not what its checkpoint was signed for.", next_step="see `ropewalk verify`."
+            )
+        self._edge = edge
+        for run, index in found:
+            self._indexes.setdefault(run, []).append(index)
+
+
+def _read(payload: bytes, index: int) -> Statement:
+    try:
+        return from_payload(payload)
+    except CallerError as error:
+        raise IntegrityError(f"Entry {index} of the log is no statement. {error.message}") from error
+
+
+def _run_of(facts: dict[str, Any]) -> str:
+    run = facts.get("run")
+    return run if isinstance(run, str) else ""
+
+
+def _in_base64(text: bytes) -> tuple[bytes, ...]:
+    """What base64 makes of a text wherever it may begin: without the characters that its neighbours share."""
+    shifted = []
+    for shift in range(3):
+        encoded = base64.b64encode(bytes(shift) + text)
+        shifted.append(encoded[-(-shift * 8 // 6) : (shift + len(text)) * 8 // 6])
+    return tuple(shifted)
+
+
+_REWARD: Final = _in_base64(PREDICATE_TYPE.format(activity=Activity.REWARD.value).encode())

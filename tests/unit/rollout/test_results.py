@@ -1,0 +1,103 @@
+"""What is read of a run is what was signed of it, whatever somebody wrote into the database."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ropewalk.core.errors import IntegrityError
+from ropewalk.rollout.begin import begin_run
+from ropewalk.rollout.plan import Plan, PolicyName, RunPlan
+from ropewalk.rollout.policies.fixed import NoopPolicy, OraclePolicy
+from ropewalk.rollout.run import RunLoop
+from tests.unit.rollout.worlds import Durable
+
+PAID = "(select {0} from rollout_episodes where value=1.0 order by id limit 1)"
+
+
+def copied(*columns: str) -> str:
+    """Everything that a paid episode's row says, in a failed one's."""
+    return "update rollout_episodes set " + ", ".join(f"{c}={PAID.format(c)}" for c in columns) + " where value=0.0"
+
+
+CHANGES: dict[str, str] = {
+    "another episode's reward and verdict": copied("verdict", "reward", "value", "cause"),
+    "another episode's reward": copied("reward"),
+    "another episode's verdict": copied("verdict"),
+    "another episode's record": copied("record"),
+    "a better value": "update rollout_episodes set value=1.0",
+    "another cause": "update rollout_episodes set cause='all_matched'",
+    "no failed episodes": "delete from rollout_episodes where value=0.0",
+    "no episodes": "delete from rollout_episodes",
+    "a failed episode begins anew": "update rollout_episodes set state='planned', record=null, verdict=null, "
+    "reward=null, reward_id=null, value=null where value=0.0",
+    "no reward any more": "update rollout_episodes set reward=null where value=0.0",
+    "a failed episode of another run": "update rollout_episodes set run='run:other' where value=0.0",
+    "policies swapped": "update rollout_episodes set policy=case policy when 'noop' then 'oracle' else 'noop' end",
+    "policies and groups swapped": "update rollout_groups set policy=case policy when 'noop' then 'oracle' else 'noop' "
+    "end; update rollout_episodes set policy=case policy when 'noop' then 'oracle' else 'noop' end",
+    "another task": "update rollout_episodes set task=(select task from rollout_tasks where place=1)",
+    "tasks swapped": "update rollout_tasks set blob=(select blob from rollout_tasks where place=1)",
+    "another group": "update rollout_episodes set group_id=(select id from rollout_groups where place=1)",
+    "another seed": "update rollout_episodes set seed=seed + 1",
+    "another place in the group": "update rollout_episodes set position=1 - position",
+    "another id": "update rollout_episodes set id=id || 'X' where value=0.0",
+    "another name of the reward": "update rollout_episodes set reward_id=reward_id || 'X' where value=0.0",
+}
+
+
+@pytest.fixture
+async def played(tmp_path: Path) -> tuple[Durable, str]:
+    durable = Durable(tmp_path)
+    plan = Plan(run=RunPlan(policies=(PolicyName.NOOP, PolicyName.ORACLE), group=2))
+    journal = durable.journal()
+    run = begin_run(durable.world(), journal, plan, [durable.task("double"), durable.task("twice")])
+    policies: dict[str, Any] = {"noop": NoopPolicy(), "oracle": OraclePolicy()}
+    await RunLoop(durable.world(), journal, run, policies=policies).work()
+    return durable, run
+
+
+def change(durable: Durable, script: str) -> None:
+    with sqlite3.connect(durable.folder / "state.db") as database:
+        database.executescript(script)
+    database.close()
+
+
+@pytest.mark.parametrize("name", CHANGES)
+async def test_a_journal_that_is_not_what_was_signed_is_refused(played: tuple[Durable, str], name: str) -> None:
+    durable, run = played
+    assert {result.reward.value for result in durable.results(run).results if result.reward} == {0.0, 1.0}
+    change(durable, CHANGES[name])
+    with pytest.raises(IntegrityError, match="not what was signed"):
+        durable.results(run)
+
+
+async def test_a_reward_that_was_never_signed_is_refused(played: tuple[Durable, str]) -> None:
+    durable, run = played
+    durable.recorder.drafts = dict(list(durable.recorder.drafts.items())[:-1])
+    with pytest.raises(IntegrityError, match="never signed"):
+        durable.results(run)
+
+
+async def test_what_is_signed_counts_also_where_the_journal_was_not_told(played: tuple[Durable, str]) -> None:
+    """A crash between the two, or somebody who hides the failed episodes."""
+    durable, run = played
+    change(
+        durable, "update rollout_episodes set state='judged' where value=0.0; update rollout_groups set state='open'"
+    )
+    values = [result.reward.value for result in durable.results(run).results if result.reward]
+    assert sorted(v for v in values if v is not None) == [0.0] * 4 + [1.0] * 4
+
+
+async def test_unscored_groups_cannot_be_called_complete(played: tuple[Durable, str]) -> None:
+    durable, run = played
+    with sqlite3.connect(durable.folder / "state.db") as database:
+        database.execute("update rollout_episodes set reward=null, state='played' where value=0.0")
+    durable.recorder.drafts = {
+        digest: draft for digest, draft in durable.recorder.drafts.items() if draft.predicate.get("value") != 0.0
+    }
+    with pytest.raises(IntegrityError, match="called complete"):
+        durable.results(run)
