@@ -36,7 +36,7 @@ async def prepare_tasks(
         return await rw.tasks_of(plan)
     with Board(quiet=quiet) as board:
         await prepare_image(rw, board)
-        watch = BuildWatch(board, sources=len(plan.source.uris))
+        watch = BuildWatch(board)
         tasks = await rw.tasks_of(plan, wheelhouse=wheelhouse, on_ingest=watch.ingested, on_build=watch.observe)
         board.end(f"{len(tasks)} tasks")
     return tasks

@@ -75,7 +75,7 @@ async def build(
     on_interrupt("repeat the command: what was built is kept.")
     async with opened(place) as rw:
         with Board(quiet=json) as board:
-            watch = BuildWatch(board, sources=len(source))
+            watch = BuildWatch(board)
             built = await rw.build_tasks(plan, wheelhouse=wheelhouse, on_ingest=watch.ingested, on_build=watch.observe)
             board.end(f"{len(built.report.tasks)} tasks admitted")
     if json:
@@ -153,15 +153,18 @@ def show(task: str, *, json: bool = False, place: Place = HERE) -> int:
 class BuildWatch:
     """Draws ingest and build on a board."""
 
-    def __init__(self, board: Board, *, sources: int) -> None:
+    def __init__(self, board: Board) -> None:
         self._board = board
         self._building = False
-        board.begin("Ingest", total=sources)
+        self._files = 0
+        board.begin("Ingest")
 
     def ingested(self, uri: str, result: IngestResult) -> None:
         """One source more is in the lake."""
         names = ", ".join(f"{record.name} ({record.licence.expression})" for record in result.records)
+        self._files += len(result.records)
         self._board.advance(f"{uri}: {names}", by=1)
+        self._board.detail(f"{self._files} files in the raw zone")
 
     def observe(self, event: BuildEvent) -> None:
         """Something happened in the build."""
