@@ -6,8 +6,10 @@ Every attack starts from one good history whose anchors were kept elsewhere; non
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import shutil
+import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,14 +17,17 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.unit.provenance.world import World
+from tests.unit.provenance.world import World, draft, link, roots
 
-from ropewalk.core.errors import RopewalkError
+from ropewalk.core.errors import IntegrityError, RopewalkError
 from ropewalk.core.merkle import CompactRange, leaf_hash
 from ropewalk.core.records import canonical_bytes
+from ropewalk.provenance.answers import taint_of, trace_of
 from ropewalk.provenance.checkpoint import Checkpoint, read_checkpoint, sign_checkpoint
 from ropewalk.provenance.files import LogFiles
 from ropewalk.provenance.receipts import make_receipt, verify_receipt
+from ropewalk.provenance.rewards import SignedRewards
+from ropewalk.provenance.statement import Activity
 from ropewalk.provenance.verification import Verification, VerificationStatus
 from ropewalk.provenance.verify import verify_run
 from ropewalk.security.drivers.file import FileKeys
@@ -274,3 +279,58 @@ def test_changed_checkpoints_are_refused_here_and_outside(
     assert {finding.code for finding in result.findings} == {"outside_invalid"}
     copy.checkpoint.write_bytes(changed.encode())
     refused(good, copy)
+
+
+INDEX_CHANGES: dict[str, str] = {
+    "names swapped": "update lineage_subject set name=case name when 'reward:0' then 'reward:1' else 'reward:0' end "
+    "where name in ('reward:0', 'reward:1')",
+    "a name gone": "update lineage_subject set name='reward:x' where name='reward:1'",
+    "another thing's digest": "update lineage_subject set sha256=substr('{other}', 1, 64) where name='reward:1'",
+    "a row of a subject gone": "delete from lineage_subject where name='reward:1'",
+    "a row of an ancestor gone": "delete from lineage_subject where name='task:1'",
+    "edges gone": "delete from lineage_edge where subject='{mine}'",
+    "an ancestor's edges gone": "delete from lineage_edge where subject='{task}'",
+    "another place in the log": "update lineage_subject set log_index=1 where name='reward:1'",
+    "a place that the log has not": "update lineage_subject set log_index=999 where name='reward:1'",
+}
+
+
+@pytest.mark.parametrize("name", INDEX_CHANGES)
+def test_a_changed_index_neither_shows_another_chain_nor_a_shorter_one(tmp_path: Path, name: str) -> None:
+    world = World(tmp_path)
+    world.fill(2)
+    good = trace_of("reward:1", log=world.log, index=world.index)
+    assert good.complete
+    digests = {"mine": link("reward:1"), "other": link("reward:0"), "task": link("task:1")}
+    script = INDEX_CHANGES[name].format(**{key: found.sha256 for key, found in digests.items()})
+    with contextlib.closing(sqlite3.connect(world.state / "ropewalk.db")) as database, database:
+        assert database.execute(script).rowcount, "the attack does something"
+    try:
+        with pytest.raises(IntegrityError):
+            trace_of("reward:1", log=world.log, index=world.index)
+        raw = link("raw:rope-1.0.tar.gz").name
+        assert {"reward:0", "reward:1"} <= {node.name for node in taint_of(raw, log=world.log).nodes}
+    finally:
+        world.database.close()
+
+
+def test_signed_rewards_come_from_a_log_that_has_its_root(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.recorder.record(roots())
+    first = draft(Activity.REWARD, "reward:0", "task:1", run="run:1", value=0.0)
+    others = [draft(Activity.REWARD, f"reward:{n}", "task:1", run=f"run:{n % 2}", value=1.0) for n in range(1, 5)]
+    signed = SignedRewards(world.log)
+    assert signed.of_run("run:1") == ()
+    world.recorder.record((first,))
+    assert [s.subjects[0].name for s in signed.of_run("run:1")] == ["reward:0"]
+    world.recorder.record(tuple(others))
+    assert [s.subjects[0].name for s in signed.of_run("run:1")] == ["reward:0", "reward:1", "reward:3"]
+    assert [s.subjects[0].name for s in signed.of_run("run:0")] == ["reward:2", "reward:4"]
+    assert signed.of_run("run:2") == ()
+    files = world.log.files
+    entries = list(files.entries(0, 9))
+    entries[4] = entries[5]  # the failed one's place is taken by a good one: every signature still fits
+    rewrite(files, entries)
+    with pytest.raises(IntegrityError, match="checkpoint was signed for"):
+        SignedRewards(world.log).of_run("run:1")
+    world.database.close()

@@ -7,7 +7,6 @@ machine that cannot run a sandbox.
 from __future__ import annotations
 
 import importlib
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -23,12 +22,13 @@ from ropewalk.lake.lake import Lake
 from ropewalk.lake.records import IngestResult, Step
 from ropewalk.lake.sources import PypiSource, parse_source
 from ropewalk.machinery.profile import Profile
+from ropewalk.provenance.answers import taint_of, trace_of
 from ropewalk.provenance.graph import LineageIndex
 from ropewalk.provenance.log import Log, revoke_keys, rotate_keys
 from ropewalk.provenance.recorder import LogRecorder
 from ropewalk.provenance.rewards import SignedRewards
 from ropewalk.provenance.statement import Activity, Link, StatementDraft
-from ropewalk.provenance.trace import Taint, Trace, taint, trace
+from ropewalk.provenance.trace import Taint, Trace
 from ropewalk.provenance.verification import Finding, Verification, VerificationStatus
 from ropewalk.provenance.verify import Anchors, verify_run
 from ropewalk.rollout.journal import Journal
@@ -47,7 +47,6 @@ TRUST_ROOT_NAME: Final = "ropewalk-trust-root.json"
 CHECKPOINT_NAME: Final = "ropewalk-checkpoint"
 STORED_KINDS: Final = frozenset({"raw", "bundle", "episode", "verdict", "reward"})
 """Whose bytes `verify` compares with the digests in the statements."""
-_SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
 
 class Custody:
@@ -134,13 +133,15 @@ class Custody:
 
         Raises:
             CallerError: nothing of that name was ever made.
-            IntegrityError: a statement is not what was signed.
+            IntegrityError: a statement is not what was signed, or the index not what the log says.
         """
-        return trace(self._subject(name), log=self.log, lineage=self.lineage)
+        self._check_recorded()
+        return trace_of(name, log=self.log, index=self.lineage)
 
     def taint(self, name: str) -> Taint:
         """Everything that was made from a raw file, a task … by its name or sha256."""
-        return taint(self._subject(name), log=self.log, lineage=self.lineage)
+        self._check_recorded()
+        return taint_of(name, log=self.log)
 
     def verify(self, subjects: Sequence[str] | None, anchors: Anchors) -> Verification:
         """Checks the log and the chains of these things (sha256; None: of everything) and their stored bytes.
@@ -148,8 +149,7 @@ class Custody:
         Raises:
             CallerError: nothing was ever recorded, or an anchor is not a file of its kind.
         """
-        if not self.log.exists:
-            raise CallerError("Nothing was ever recorded here.", next_step="`ropewalk demo` makes a first run.")
+        self._check_recorded()
         return verify_run(
             self.layout.log,
             anchors=anchors,
@@ -223,10 +223,9 @@ class Custody:
         export_trust_root(self.keys.trust_root(), folder / TRUST_ROOT_NAME)
         return anchors_in(folder)
 
-    def _subject(self, name: str) -> str:
+    def _check_recorded(self) -> None:
         if not self.log.exists:
             raise CallerError("Nothing was ever recorded here.", next_step="`ropewalk demo` makes a first run.")
-        return name if _SHA256.fullmatch(name) else self.lineage.find(name)
 
     def rotate_keys(self) -> PublicPair:
         """See `provenance.log.rotate_keys`."""

@@ -45,9 +45,10 @@ class Machines:
         self.driver: SandboxDriver = drivers.load(
             driver or self.settings.driver, custody.layout, layers=self.layers, images=self.images
         )
+        mine = TenantContext(tenant=self.tenant)
         self.sandboxes = Sandboxes(
-            self.driver, custody.layout, images=self.images, layers=self.layers, tenant=TenantContext(tenant=self.tenant)
-        )
+            self.driver, custody.layout, images=self.images, layers=self.layers, tenant=mine
+        )  # fmt: skip
         fleet = custody.profile.family(FleetSettings)
         self.fleet = open_fleet(fleet.driver, config=fleet.local)
 

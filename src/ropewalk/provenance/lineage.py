@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Protocol
 
+from ropewalk.core.errors import CallerError
 from ropewalk.provenance.intoto import Statement, kind_of
 from ropewalk.provenance.statement import Link
 
@@ -39,6 +40,18 @@ class MemoryLineage:
                 self.makers.setdefault(link.sha256, []).append(index)
             for link in statements[index].inputs:
                 self.users.setdefault(link.sha256, []).append(index)
+
+    def find(self, name: str) -> str:
+        """The sha256 of the thing of that name, as its latest statement has it.
+
+        Raises:
+            CallerError: no statement made such a thing.
+        """
+        for index in sorted(self._statements, reverse=True):
+            for link in self._statements[index].subjects:
+                if link.name == name:
+                    return link.sha256
+        raise CallerError(f"No statement made anything named {name!r}.", next_step="check the id.")
 
     def ancestors(self, sha256: str) -> tuple[int, ...]:
         """See `Lineage.ancestors`."""

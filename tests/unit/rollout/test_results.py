@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from ropewalk.core.errors import IntegrityError
@@ -13,7 +15,7 @@ from ropewalk.rollout.begin import begin_run
 from ropewalk.rollout.plan import Plan, PolicyName, RunPlan
 from ropewalk.rollout.policies.fixed import NoopPolicy, OraclePolicy
 from ropewalk.rollout.run import RunLoop
-from tests.unit.rollout.worlds import Durable
+from tests.unit.rollout.worlds import Durable, MemoryRecorder
 
 PAID = "(select {0} from rollout_episodes where value=1.0 order by id limit 1)"
 
@@ -49,9 +51,22 @@ CHANGES: dict[str, str] = {
 }
 
 
+@pytest.fixture(scope="module")
+def once(tmp_path_factory: pytest.TempPathFactory) -> tuple[Durable, str]:
+    """A run; never changed, only copied."""
+    return anyio.run(play, Durable(tmp_path_factory.mktemp("run")))
+
+
 @pytest.fixture
-async def played(tmp_path: Path) -> tuple[Durable, str]:
-    durable = Durable(tmp_path)
+def played(once: tuple[Durable, str], tmp_path: Path) -> tuple[Durable, str]:
+    durable, run = once
+    shutil.copytree(durable.folder, tmp_path, dirs_exist_ok=True)
+    recorder = MemoryRecorder()
+    recorder.drafts = dict(durable.recorder.drafts)
+    return Durable(tmp_path, durable.blobs, recorder, durable.snapshots), run
+
+
+async def play(durable: Durable) -> tuple[Durable, str]:
     plan = Plan(run=RunPlan(policies=(PolicyName.NOOP, PolicyName.ORACLE), group=2))
     journal = durable.journal()
     run = begin_run(durable.world(), journal, plan, [durable.task("double"), durable.task("twice")])
@@ -67,7 +82,7 @@ def change(durable: Durable, script: str) -> None:
 
 
 @pytest.mark.parametrize("name", CHANGES)
-async def test_a_journal_that_is_not_what_was_signed_is_refused(played: tuple[Durable, str], name: str) -> None:
+def test_a_journal_that_is_not_what_was_signed_is_refused(played: tuple[Durable, str], name: str) -> None:
     durable, run = played
     assert {result.reward.value for result in durable.results(run).results if result.reward} == {0.0, 1.0}
     change(durable, CHANGES[name])
@@ -75,14 +90,14 @@ async def test_a_journal_that_is_not_what_was_signed_is_refused(played: tuple[Du
         durable.results(run)
 
 
-async def test_a_reward_that_was_never_signed_is_refused(played: tuple[Durable, str]) -> None:
+def test_a_reward_that_was_never_signed_is_refused(played: tuple[Durable, str]) -> None:
     durable, run = played
     durable.recorder.drafts = dict(list(durable.recorder.drafts.items())[:-1])
     with pytest.raises(IntegrityError, match="never signed"):
         durable.results(run)
 
 
-async def test_what_is_signed_counts_also_where_the_journal_was_not_told(played: tuple[Durable, str]) -> None:
+def test_what_is_signed_counts_also_where_the_journal_was_not_told(played: tuple[Durable, str]) -> None:
     """A crash between the two, or somebody who hides the failed episodes."""
     durable, run = played
     change(
@@ -92,7 +107,7 @@ async def test_what_is_signed_counts_also_where_the_journal_was_not_told(played:
     assert sorted(v for v in values if v is not None) == [0.0] * 4 + [1.0] * 4
 
 
-async def test_unscored_groups_cannot_be_called_complete(played: tuple[Durable, str]) -> None:
+def test_unscored_groups_cannot_be_called_complete(played: tuple[Durable, str]) -> None:
     durable, run = played
     with sqlite3.connect(durable.folder / "state.db") as database:
         database.execute("update rollout_episodes set reward=null, state='played' where value=0.0")
