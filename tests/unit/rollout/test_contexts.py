@@ -23,7 +23,17 @@ from ropewalk.rollout.episodes.shelf import Shelf
 from ropewalk.rollout.plan import Plan, PoliciesPlan, PolicyName, RunPlan, SearchSettings
 from ropewalk.rollout.policies.contract import ContextKind, PolicyEnd
 from ropewalk.sandbox.contract import SandboxSpec
-from tests.unit.rollout.worlds import FIXED, Durable, MemoryJudge, MemorySandbox, MemorySandboxes, Result
+from ropewalk.sandbox.files import DiskFullError
+from tests.unit.rollout.worlds import (
+    FIXED,
+    Durable,
+    MemoryJudge,
+    MemorySandbox,
+    MemorySandboxes,
+    Result,
+    no_fault,
+    unavailable,
+)
 
 
 class Acting:
@@ -43,7 +53,8 @@ class Acting:
         pass
 
 
-async def play(folder: Path, policy: Any, *, run: RunPlan | None = None, forks: int = 3, answer: Any = None) -> Played:
+async def play(folder: Path, policy: Any, *, run: RunPlan | None = None, forks: int = 3, answer: Any = None,
+               fault: Any = no_fault) -> Played:  # fmt: skip
     folder.mkdir(exist_ok=True)
     durable = Durable(folder)
     world, journal = durable.world(), durable.journal()
@@ -57,6 +68,7 @@ async def play(folder: Path, policy: Any, *, run: RunPlan | None = None, forks: 
     sandboxes.answer = answer
     ready = await (await sandboxes.create(SandboxSpec(tenant="tests", image="0" * 64))).snapshot()
     running = set(sandboxes.running)
+    sandboxes.fault = fault
     attempt = Attempt(
         world, plan, task, row, snapshot=ready.id, policy=policy, materials=Materials(world),
         shelf=Shelf(sandboxes, journal), on_step=lambda step: None,
@@ -156,6 +168,32 @@ async def test_a_crashing_policy_is_not_scored(tmp_path: Path) -> None:
     played = await play(tmp_path, Acting(act))
     assert played.trouble is not None and played.trouble.cause == "policy_crashed" and not played.trouble.retriable
     assert played.record.termination.ours and played.record.bundle is None
+
+
+ERRORS = {"refused": CallerError("not like this"), "no room": unavailable(), "disk full": DiskFullError("full")}
+CANDIDATE_MADE = [("exec", "refused"), ("read", "refused"), ("list", "refused"), ("snapshot", "refused"),
+                  ("snapshot", "no room"), ("snapshot", "disk full")]  # fmt: skip
+
+
+@pytest.mark.parametrize(("operation", "error"), CANDIDATE_MADE)
+async def test_what_a_candidate_makes_impossible_does_not_make_its_episode_unscored(
+    tmp_path: Path, operation: str, error: str
+) -> None:
+    def fault(sandbox: str, wanted: str) -> None:
+        if wanted == operation:
+            raise ERRORS[error]
+
+    async def act(context: AgentContext) -> None:
+        await context.shell("write pkg/code.py broken")
+        await context.act([ToolCall(name="read", arguments={"path": "pkg/code.py"})])
+        await context.act([ToolCall(name="edit", arguments={"path": "pkg/code.py", "old": "broken", "new": "x"})])
+
+    run = RunPlan(policies=(PolicyName.NOOP,), keep_failed=True)
+    played = await play(tmp_path, Acting(act), run=run, fault=fault)
+    assert played.trouble is None and played.bundle is not None and len(played.record.steps) >= 1
+    assert not played.record.termination.ours
+    if operation == "snapshot":
+        assert [step.snapshot for step in played.record.steps] == [None] * 3
 
 
 async def test_changed_files_are_written_down_by_step(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import posixpath
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -11,7 +12,7 @@ import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream
 
 from ropewalk.core.clock import Clock
-from ropewalk.core.errors import CallerError
+from ropewalk.core.errors import CallerError, UnavailableError
 from ropewalk.interface.episode import Message, Step, ToolCall, ToolResult
 from ropewalk.interface.task import Task
 from ropewalk.rollout.episodes import tools
@@ -19,6 +20,9 @@ from ropewalk.rollout.episodes.changes import FileWatch
 from ropewalk.rollout.episodes.clean import clean_call, clean_message, clean_result
 from ropewalk.rollout.episodes.context import Action, Answer, Trial
 from ropewalk.rollout.ports import CommandResult, Computer, Computers, stats_usage
+from ropewalk.sandbox.contract import SandboxGoneError
+
+log = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S = 20.0
 _NOTHING: Mapping[str, int] = MappingProxyType({})
@@ -121,7 +125,7 @@ class EpisodeHost:
         index = len(self.steps) + 1
         snapshot = None
         if self._keep and touched:
-            snapshot = await self._keep(self.sandbox, f"step {index}")
+            snapshot = await self._saved(self._keep, f"step {index}")
         step = Step(
             index=index,
             messages=messages,
@@ -135,6 +139,17 @@ class EpisodeHost:
         )
         self.steps.append(step)
         self._on_step(step)
+
+    async def _saved(self, keep: Callable[[Computer, str], Awaitable[str]], label: str) -> str | None:
+        """The state's snapshot; None where it cannot be saved. Candidates make such states (folders nested too deep,
+        files larger than the disk), and a convenience of ours may not end their episode unscored."""
+        try:
+            return await keep(self.sandbox, label)
+        except SandboxGoneError:
+            raise
+        except (CallerError, UnavailableError) as error:
+            log.warning("the state of %s after %s is not kept: %s", self.sandbox.id, label, error.message)
+            return None
 
 
 class _Trial:

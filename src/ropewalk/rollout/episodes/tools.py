@@ -113,12 +113,12 @@ async def perform(call: ToolCall, sandbox: Computer, *, workdir: str, timeout_s_
     except msgspec.ValidationError as error:
         known = ", ".join(field.name for field in msgspec.structs.fields(kind))
         return _mistake(f"Wrong arguments for {call.name}: {error}. It takes: {known}.")
-    if isinstance(arguments, ShellArguments):
-        return await _shell(arguments, sandbox, workdir, timeout_s_max)
-    path = posixpath.join(workdir, getattr(arguments, "path"))  # noqa: B009  (both other kinds have one)
-    if "\0" in path:
-        return _mistake("A path cannot hold a NUL character.")
     try:
+        if isinstance(arguments, ShellArguments):
+            return await _shell(arguments, sandbox, workdir, timeout_s_max)
+        path = posixpath.join(workdir, getattr(arguments, "path"))  # noqa: B009  (both other kinds have one)
+        if "\0" in path:
+            return _mistake("A path cannot hold a NUL character.")
         if isinstance(arguments, ReadArguments):
             return await _read(arguments, sandbox, path)
         assert isinstance(arguments, EditArguments)
