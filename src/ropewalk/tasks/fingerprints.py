@@ -10,8 +10,10 @@ from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
 from typing import Final, Protocol
 
+import msgspec
+
 from ropewalk.core.records import Record, digest_bytes
-from ropewalk.tasks.bodies import describe, functions, parse, walk
+from ropewalk.tasks.bodies import describe, parse, walk
 
 WEIGHT_MIN: Final = 12
 """Syntax nodes below which equal bodies say nothing."""
@@ -80,12 +82,18 @@ def take_fingerprints(
     """
     changed = {path: content for path, content in after.items() if before.get(path) != content and content.strip()}
     files = {digest_bytes(content): f"the fixed {path}" for path, content in changed.items()}
-    known = {body.digest for content in before.values() for body in functions(content).values()}
+    old = [secret for path, content in before.items() for secret, _ in _secrets("known", path, content)]
+    known, marks = {secret.body for secret in old}, {secret.mark for secret in old}
+    texts = [_plain_module(before[path]) for path in changed if path in before]
     secrets: list[Secret] = []
     pieces: list[bytes] = []
     for path, content in changed.items():
-        fixed = _secrets("fixed function", path, content)
-        secrets.extend(secret for secret, weight in fixed if secret.body not in known and weight >= WEIGHT_MIN)
+        for secret, weight in _secrets("fixed function", path, content):
+            if secret.body not in known and weight >= WEIGHT_MIN:
+                # What only got another signature has its text and byte code in the older source too.
+                text = "" if any(secret.text in text for text in texts) else secret.text
+                mark = "" if secret.mark in marks else secret.mark
+                secrets.append(msgspec.structs.replace(secret, text=text, mark=mark))
         pieces.extend(_new_pieces(before.get(path, b""), content))
     for path, content in (tests or {}).items():
         judging = [secret for secret, _ in _secrets("held-out test", path, content) if secret.body in held_out]
@@ -114,7 +122,12 @@ def code_marks(code: types.CodeType) -> Iterator[tuple[str, str]]:
             yield from code_marks(constant)
 
 
-@lru_cache(maxsize=128)
+@lru_cache(maxsize=256)
+def _plain_module(content: bytes) -> str:
+    return plain_lines(content.decode("utf-8", "replace"))
+
+
+@lru_cache(maxsize=512)
 def _secrets(kind: str, path: str, content: bytes) -> tuple[tuple[Secret, int], ...]:
     """Every function of a module as a secret, with its weight."""
     return tuple(_each_secret(kind, path, content))

@@ -88,7 +88,9 @@ async def find_killers(bench: Bench, pair: Pair) -> Killers:
     seconds = {name_of(test): test.seconds for test in right.tests if test.outcome == "passed"}
     usable = [name for name, taken in seconds.items() if taken <= SLOW_TEST_S]
     if not usable:
-        return Killers(problem=f"no test passes on the newer release; {right.problem}"[:300])
+        return Killers(
+            problem=f"no test passes on the newer release (does it need --requirements?) {right.problem}"[:300]
+        )
     left, dropped = usable, []
     for _ in range(HANGS_MAX + 1):
         limit = limit_s(sum(seconds[name] for name in left) + start_s(right))

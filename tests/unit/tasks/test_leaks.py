@@ -214,6 +214,17 @@ def test_what_both_states_hold_is_no_secret() -> None:
     assert names == {"pkg/__init__.py::chunked", "tests/test_pkg.py::test_secret"}
 
 
+def test_a_function_that_only_got_another_signature_is_no_leak_in_the_older_source(tmp_path: Path) -> None:
+    signed = BEFORE.replace(b"def chunked(items, size):", b"def chunked(items: list, size: int = 3) -> list:")
+    store = Store(tmp_path)
+    task = store.put("task", CLEAN)
+    files = ({"pkg/__init__.py": BEFORE}, {"pkg/__init__.py": signed})
+    found = Scanner(store, tmp_path / "index").scan(
+        take_fingerprints(TREE, before=files[0], after=files[1]), image=[], layers=[task]
+    )
+    assert found == ()
+
+
 def test_links_are_not_followed(tmp_path: Path) -> None:
     (tmp_path / "task" / "work").mkdir(parents=True)
     (tmp_path / "fixed.py").write_bytes(AFTER)
