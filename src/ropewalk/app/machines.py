@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -55,6 +55,11 @@ class Machines:
     def probe(self) -> Probe:
         """What the driver can do here."""
         return self.driver.probe()
+
+    @cached_property
+    def declares(self) -> tuple[str, ...]:
+        """The driver's restrictions and powers, in words of `sandbox.contract.Probe`."""
+        return self.probe().declares
 
     def close(self) -> None:
         """Ends what is attached to this process; detached sandboxes go on."""

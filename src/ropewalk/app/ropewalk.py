@@ -108,6 +108,7 @@ class Ropewalk:
             recorder=custody.recorder,
             fleet=machines.fleet,
             tenant=custody.tenant,
+            disk_in_memory="disk_in_memory" in machines.declares,
         )
 
     @asynccontextmanager

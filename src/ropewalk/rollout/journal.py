@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 import msgspec
 from sqlalchemy import Connection, Table, delete, insert, select, update
 
-from ropewalk.core.errors import CallerError, UnavailableError
+from ropewalk.core.errors import CallerError, IntegrityError, UnavailableError
 from ropewalk.core.records import Record
 from ropewalk.rollout.rows import (
     EPISODES,
@@ -85,29 +85,27 @@ class JournalReads:
         """
         return self._one(EpisodeRow, EPISODES, "id", id)
 
-    def by_reward(self, reward_id: str) -> EpisodeRow:
-        """The episode of a sealed reward.
-
-        Raises:
-            CallerError: unknown, or not sealed yet.
-        """
-        row = self._one(EpisodeRow, EPISODES, "reward_id", reward_id)
-        if row.state is not EpisodeState.SEALED:
-            raise CallerError(f"{reward_id} is not sealed yet.", next_step="resume its run.")
-        return row
-
     def failures(self, run: str) -> list[FailureRow]:
         """Attempts of the run's episodes that our side failed, oldest first."""
         columns = [column for column in FAILURES.c if column.name != "number"]
         return self._rows(FailureRow, select(*columns).where(FAILURES.c.run == run).order_by(FAILURES.c.number))
 
-    def held_alone(self, owner: str) -> list[str] | None:
-        """Snapshots that `owner` holds and nobody else does; None: it holds none at all."""
+    def holding(self, owners: Sequence[str]) -> list[str]:
+        """Those among the owners that hold any snapshot."""
+        found: set[str] = set()
+        with self._database.read() as connection:
+            for first in range(0, len(owners), 500):  # a statement has only so many parameters
+                part = SNAPSHOTS.c.owner.in_(owners[first : first + 500])
+                found.update(connection.execute(select(SNAPSHOTS.c.owner).where(part)).scalars())
+        return sorted(found)
+
+    def held_alone(self, owner: str) -> list[str]:
+        """Snapshots that `owner` holds and nobody else does."""
         with self._database.read() as connection:
             mine = set(connection.execute(select(SNAPSHOTS.c.snapshot).where(SNAPSHOTS.c.owner == owner)).scalars())
             others = SNAPSHOTS.c.snapshot.in_(mine) & (SNAPSHOTS.c.owner != owner)
             shared = set(connection.execute(select(SNAPSHOTS.c.snapshot).where(others)).scalars()) if mine else set()
-        return sorted(mine - shared) if mine else None
+        return sorted(mine - shared)
 
     def _rows(self, kind: type[RowT], query: Any) -> list[RowT]:
         with self._database.read() as connection:
@@ -187,7 +185,8 @@ class Journal(JournalReads):
         with self._database.write() as connection:
             for id in episodes:
                 row = (EPISODES.c.id == id) & (EPISODES.c.state == EpisodeState.JUDGED)
-                connection.execute(update(EPISODES).where(row).values(state=EpisodeState.SEALED))
+                if connection.execute(update(EPISODES).where(row).values(state=EpisodeState.SEALED)).rowcount != 1:
+                    raise IntegrityError(f"The journal does not have {id} as judged any more.")
             connection.execute(
                 update(RUNS).where(RUNS.c.run == run).values(signing_s=RUNS.c.signing_s + signing_s)
             )  # fmt: skip
@@ -213,7 +212,13 @@ class Journal(JournalReads):
 
     def _move(self, episode: str, before: EpisodeState, after: EpisodeState, values: dict[str, Any]) -> None:
         row = (EPISODES.c.id == episode) & (EPISODES.c.state == before)
-        self._write(update(EPISODES).where(row).values(state=after, **values))
+        with self._database.write() as connection:
+            moved = connection.execute(update(EPISODES).where(row).values(state=after, **values)).rowcount
+        if moved != 1:
+            raise IntegrityError(
+                f"The journal does not have {episode} as {before} any more.",
+                next_step="somebody else changed it; see `ropewalk verify`.",
+            )
 
     def _write(self, statement: Any) -> None:
         with self._database.write() as connection:

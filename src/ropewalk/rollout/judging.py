@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import anyio
-import anyio.to_thread
 import msgspec
 
 from ropewalk.core.errors import CallerError, UnavailableError
@@ -20,10 +19,11 @@ from ropewalk.rollout.episodes.play import Trouble
 from ropewalk.rollout.journal import Journal
 from ropewalk.rollout.ports import World
 from ropewalk.rollout.rows import EpisodeRow
+from ropewalk.rollout.threads import in_thread
 
 RETRY_PAUSE_S = 0.2
 
-OnFailure = Callable[[EpisodeRow, int, str, Trouble], None]
+OnFailure = Callable[[EpisodeRow, int, str, Trouble], Awaitable[None]]
 
 
 class Judging:
@@ -59,10 +59,9 @@ class Judging:
             termination=record.termination,
             truncated=record.truncated,
         )
-        stored = await anyio.to_thread.run_sync(
-            self._world.blobs.put_many, [canonical_bytes(verdict), canonical_bytes(reward)]
-        )
-        self._journal.judged(
+        stored = await in_thread(self._world.blobs.put_many, [canonical_bytes(verdict), canonical_bytes(reward)])
+        await in_thread(
+            self._journal.judged,
             msgspec.structs.replace(
                 row,
                 verdict=stored[0],
@@ -72,7 +71,7 @@ class Judging:
                 cause=verdict.cause,
                 judging_started_s=started_s,
                 judged_s=self._world.clock.now_s(),
-            )
+            ),
         )
         return verdict
 
@@ -91,7 +90,7 @@ class Judging:
                 return _unjudged(
                     row.id, task, bundle, VerdictStatus.TASK_INVALID, cause="grader_refused", detail=error.message
                 )
-            self._failed(row, attempt, "grade", trouble)
+            await self._failed(row, attempt, "grade", trouble)
             await anyio.sleep(RETRY_PAUSE_S * attempt)
         return verdict or _unjudged(
             row.id, task, bundle, VerdictStatus.INFRA_ERROR, cause=trouble.cause, detail=trouble.detail

@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from ropewalk.core import limits
 from ropewalk.core.clock import Clock, SystemClock
 from ropewalk.interface.task import Task
 from ropewalk.orchestration.contract import Fleet, ResourceRequest
@@ -63,7 +64,13 @@ class Computers(Protocol):
         """
         ...
 
-    async def drop_snapshot(self, snapshot_id: str) -> None: ...
+    def keeping(self) -> AbstractAsyncContextManager[None]:
+        """While this is entered no process drops a snapshot."""
+        ...
+
+    def dropping(self) -> AbstractAsyncContextManager[Callable[[str], Awaitable[None]]]:
+        """Gives what drops a snapshot, while no process takes one."""
+        ...
 
 
 class Judge(Protocol):
@@ -71,6 +78,9 @@ class Judge(Protocol):
 
     async def grade(self, task: Task, *, episode: str, bundle: Bundle | None, nonce: str = "") -> Verdict: ...
 
+
+EPISODE_SANDBOXES = 2
+"""That an episode has at once, at most: its own and a search's fork, or a grading and its control."""
 
 Capture = Callable[[Box, Task, Blobs], Awaitable[Bundle]]
 
@@ -86,14 +96,15 @@ class World:
     fleet: Fleet
     tenant: str
     clock: Clock = field(default_factory=SystemClock)
-    env: Mapping[str, str] = field(default_factory=dict)
-    """Variables for every sandbox of the run."""
     capture: Capture = bundles.capture
+    disk_in_memory: bool = False
+    """Whether what sandboxes write counts as the machine's memory."""
 
     def placed(self, task: Task) -> AbstractAsyncContextManager[object]:
-        """Room for one of the task's sandboxes, held while the block runs."""
-        request = ResourceRequest(memory_bytes=task.limits.memory_bytes)
-        return placed(self.fleet, [request], tenant=self.tenant)
+        """Room for one of the task's episodes, held while the block runs. On a machine that has less: all of it."""
+        sandbox_bytes = task.limits.memory_bytes + (limits.SANDBOX_DISK_BYTES if self.disk_in_memory else 0)
+        wanted = min(EPISODE_SANDBOXES * sandbox_bytes, self.fleet.capacity().memory_bytes)
+        return placed(self.fleet, [ResourceRequest(memory_bytes=wanted)], tenant=self.tenant)
 
 
 def stats_usage(stats: SandboxStats) -> dict[str, float]:

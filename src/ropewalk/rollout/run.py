@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import anyio
-import anyio.to_thread
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from ropewalk.core import limits
@@ -24,9 +23,10 @@ from ropewalk.reward.bundle import Bundle
 from ropewalk.reward.verdict import VerdictStatus
 from ropewalk.rollout import events
 from ropewalk.rollout.begin import load_run
+from ropewalk.rollout.episodes.clean import clean_text
 from ropewalk.rollout.episodes.materials import Materials, make_ready
 from ropewalk.rollout.episodes.play import Attempt, Played, Trouble
-from ropewalk.rollout.episodes.shelf import Shelf, scratch
+from ropewalk.rollout.episodes.shelf import Shelf, ready, scratch
 from ropewalk.rollout.journal import Journal
 from ropewalk.rollout.judging import RETRY_PAUSE_S, Judging
 from ropewalk.rollout.policies.contract import Policy, SupportsSpending
@@ -34,6 +34,7 @@ from ropewalk.rollout.ports import World
 from ropewalk.rollout.rows import EpisodeRow, EpisodeState, FailureRow, RunRow, TaskRow
 from ropewalk.rollout.sealing import Sealer
 from ropewalk.rollout.statements import snapshot_draft
+from ropewalk.rollout.threads import in_thread
 from ropewalk.sandbox.contract import SnapshotRecord
 
 
@@ -80,7 +81,7 @@ class RunLoop:
                 self._say_started()
                 await self._forget_half_done()
                 await self._stages()
-                state = self._close()
+                state = await self._close()
             finally:
                 rows = [row for row in self._journal.episodes(self._run) if row.state is EpisodeState.SEALED]
                 self._observe(
@@ -120,13 +121,12 @@ class RunLoop:
 
     async def _feed(self, work: MemoryObjectSendStream[EpisodeRow], judged: MemoryObjectSendStream[str]) -> None:
         async with work:
-            rows = self._journal.episodes(self._run)
-            for row in rows:
-                self._count_spent(row)
+            rows = await in_thread(self._journal.episodes, self._run)
+            await in_thread(self._count_spent, rows)
             for row in rows:
                 if row.state is EpisodeState.JUDGED:
                     judged.send_nowait(row.id)
-            for task_row in self._journal.tasks(self._run):
+            for task_row in await in_thread(self._journal.tasks, self._run):
                 mine = [row for row in rows if row.task == task_row.task]
                 todo = [row for row in mine if row.state in (EpisodeState.PLANNED, EpisodeState.PLAYED)]
                 if any(row.state is EpisodeState.PLANNED for row in todo) and not await self._ready(task_row, mine):
@@ -146,7 +146,7 @@ class RunLoop:
             try:
                 started_s, started = self._world.clock.now_s(), self._world.clock.monotonic_s()
                 async with self._world.placed(task):
-                    snapshot = await make_ready(self._world, task, self._shelf, f"{self._run}/{task.id}")
+                    snapshot = await make_ready(self._world, task, self._shelf, ready(self._run, task.id))
                 if row.snapshot and snapshot.id != row.snapshot and any(e.record for e in episodes):
                     # The group's first episodes began from a state that is lost and cannot be made again.
                     cause, detail = "snapshot_lost", f"{row.snapshot} is gone"
@@ -161,53 +161,56 @@ class RunLoop:
                 return True
             except UnavailableError as error:
                 cause, detail = "task_not_ready", str(error)
-        self._refuse_task(task, cause, detail, episodes)
+        await self._refuse_task(task, cause, detail, episodes)
         return False
 
     async def _task_ready(self, row: TaskRow, task: Task, snapshot: SnapshotRecord, started_s: float) -> None:
         ended_s = self._world.clock.now_s()
-        blob = await anyio.to_thread.run_sync(self._world.blobs.put, canonical_bytes(snapshot))
         draft = snapshot_draft(task, snapshot, started_s=started_s, ended_s=ended_s)
-        await anyio.to_thread.run_sync(self._world.recorder.record, (draft,))
-        self._journal.task_prepared(
-            self._run, task.id, snapshot=snapshot.id, snapshot_blob=blob, prepare_s=ended_s - started_s
-        )
 
-    def _refuse_task(self, task: Task, cause: str, detail: str, episodes: list[EpisodeRow]) -> None:
-        self._journal.task_refused(self._run, task.id, cause)
+        def note() -> None:
+            blob = self._world.blobs.put(canonical_bytes(snapshot))
+            self._world.recorder.record((draft,))
+            self._journal.task_prepared(
+                self._run, task.id, snapshot=snapshot.id, snapshot_blob=blob, prepare_s=ended_s - started_s
+            )
+
+        await in_thread(note)
+
+    async def _refuse_task(self, task: Task, cause: str, detail: str, episodes: list[EpisodeRow]) -> None:
+        await in_thread(self._journal.task_refused, self._run, task.id, cause)
         self._observe(events.TaskRefused(run=self._run, task=task.id, name=task.name, cause=cause, detail=detail))
         for group in {row.group_id: row for row in episodes if row.state is EpisodeState.PLANNED}.values():
-            self._sealer.close_group(group.group_id, group.task, group.policy, cause)
+            await self._sealer.close_group(group.group_id, group.task, group.policy, cause)
 
     # Stage 2: play and grade
 
     async def _work_all(self, work: MemoryObjectReceiveStream[EpisodeRow], judged: MemoryObjectSendStream[str]) -> None:
         async with work:
             async for row in work:
-                if row.state is EpisodeState.PLANNED and self._over_budget(row):
+                if row.state is EpisodeState.PLANNED and await self._over_budget(row):
                     continue
                 task = self._tasks[row.task]
                 async with self._world.placed(task):
                     await self._episode(row, task)
                 judged.send_nowait(row.id)
 
-    def _over_budget(self, row: EpisodeRow) -> bool:
+    async def _over_budget(self, row: EpisodeRow) -> bool:
         budget = self._plan.run.sandbox_s_max
         if budget is None or self._sandbox_s < budget:
             return False
-        self._sealer.close_group(row.group_id, row.task, row.policy, "budget_sandbox_s")
+        await self._sealer.close_group(row.group_id, row.task, row.policy, "budget_sandbox_s")
         return True
 
     async def _episode(self, row: EpisodeRow, task: Task) -> None:
         if row.state is EpisodeState.PLANNED:
             played = await self._play(row, task)
             record, bundle, trouble = played.record, played.bundle, played.trouble
-            blob = await anyio.to_thread.run_sync(self._world.blobs.put, canonical_bytes(record))
-            self._journal.played(row.id, record=blob, cause=trouble.cause if trouble else "")
+            await in_thread(self._store_played, row, record, trouble)
             self._sandbox_s += record.usage.get("sandbox_s", 0.0)
         else:
-            record = self._load(row.record or "", EpisodeRecord)
-            bundle = self._load(record.bundle, Bundle) if record.bundle else None
+            record = await in_thread(self._load, row.record or "", EpisodeRecord)
+            bundle = await in_thread(self._load, record.bundle, Bundle) if record.bundle else None
             trouble = Trouble(cause=row.cause or "episode_lost", detail=record.detail)
         self._observe(
             events.EpisodeEnded(
@@ -224,8 +227,13 @@ class RunLoop:
             )
         )
 
+    def _store_played(self, row: EpisodeRow, record: EpisodeRecord, trouble: Trouble | None) -> None:
+        blob = self._world.blobs.put(canonical_bytes(record))
+        self._journal.played(row.id, record=blob, cause=trouble.cause if trouble else "")
+
     async def _play(self, row: EpisodeRow, task: Task) -> Played:
-        snapshot = next(t.snapshot for t in self._journal.tasks(self._run) if t.task == task.id) or ""
+        task_rows = await in_thread(self._journal.tasks, self._run)
+        snapshot = next(t.snapshot for t in task_rows if t.task == task.id) or ""
         attempt = row.attempt
         while True:
             self._observe(
@@ -252,18 +260,19 @@ class RunLoop:
             trouble = played.trouble
             if trouble is None:
                 return played
-            self._failed(row, attempt, "play", trouble)
+            await self._failed(row, attempt, "play", trouble)
             attempt += 1
             if not trouble.retriable or attempt > self._plan.run.attempts_max:
                 return played
             await self._shelf.release(row.id)
             await anyio.sleep(RETRY_PAUSE_S * attempt)
 
-    def _failed(self, row: EpisodeRow, attempt: int, stage: str, trouble: Trouble) -> None:
-        self._journal.attempt_failed(
+    async def _failed(self, row: EpisodeRow, attempt: int, stage: str, trouble: Trouble) -> None:
+        await in_thread(
+            self._journal.attempt_failed,
             FailureRow(
                 run=self._run, episode=row.id, attempt=attempt, stage=stage, cause=trouble.cause,
-                detail=trouble.detail[:2000], at_s=self._world.clock.now_s(),
+                detail=clean_text(trouble.detail[:2000]), at_s=self._world.clock.now_s(),
             ),
             next_attempt=attempt + 1 if stage == "play" else row.attempt,
         )  # fmt: skip
@@ -317,23 +326,32 @@ class RunLoop:
 
     async def _forget_half_done(self) -> None:
         """Episodes that a broken-off loop had begun start anew; what they kept goes, and what paid ones kept."""
-        for row in self._journal.episodes(self._run):
-            await self._shelf.release(scratch(row.id))
-            if row.state is EpisodeState.PLANNED or row.value == 1.0:
-                await self._shelf.release(row.id)
+        rows = await in_thread(self._journal.episodes, self._run)
+        unneeded = [row.id for row in rows if row.state is EpisodeState.PLANNED or row.value == 1.0]
+        await self._shelf.release(*(scratch(row.id) for row in rows), *unneeded)
 
-    def _close(self) -> str:
-        open_groups = {group.id for group in self._journal.groups(self._run) if group.state == "open"}
-        self._sealer.close_groups(open_groups)
-        complete = all(group.state == "complete" for group in self._journal.groups(self._run))
-        state = "complete" if complete else "incomplete"
+    async def _close(self) -> str:
+        groups = await in_thread(self._journal.groups, self._run)
+        await self._sealer.close_groups({group.id for group in groups if group.state == "open"})
+        groups = await in_thread(self._journal.groups, self._run)
+        state = "complete" if all(group.state == "complete" for group in groups) else "incomplete"
         if self._journal.run(self._run).state != state:
-            self._journal.ended(self._run, state=state, ended_s=self._world.clock.now_s())
+            await in_thread(self._journal.ended, self._run, state=state, ended_s=self._world.clock.now_s())
+        if state == "complete":
+            await self._release_ready()
         return state
 
-    def _count_spent(self, row: EpisodeRow) -> None:
-        """What an episode used counts towards the run's budgets, also when it was played before a resume."""
-        if row.record:
+    async def _release_ready(self) -> None:
+        """The states that episodes began from, once all have ended: kept only where an unpaid one may be looked at."""
+        rows = await in_thread(self._journal.episodes, self._run)
+        looked_at = {row.task for row in rows if row.value != 1.0} if self._plan.run.keep_failed else set()
+        await self._shelf.release(*(ready(self._run, task) for task in self._tasks if task not in looked_at))
+
+    def _count_spent(self, rows: list[EpisodeRow]) -> None:
+        """What episodes used counts towards the run's budgets, also when they were played before a resume."""
+        for row in rows:
+            if row.record is None:
+                continue
             usage = self._load(row.record, EpisodeRecord).usage
             self._sandbox_s += usage.get("sandbox_s", 0.0)
             policy = self._policies[row.policy]

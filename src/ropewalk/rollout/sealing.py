@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-import anyio.to_thread
-
 from ropewalk.core import limits
 from ropewalk.core.records import decode_own
 from ropewalk.interface.episode import EpisodeRecord
@@ -18,6 +16,7 @@ from ropewalk.rollout.journal import Journal
 from ropewalk.rollout.ports import World
 from ropewalk.rollout.rows import EpisodeRow, EpisodeState
 from ropewalk.rollout.statements import Outcome, outcome_drafts
+from ropewalk.rollout.threads import in_thread
 from ropewalk.sandbox.contract import SnapshotRecord
 
 T = TypeVar("T")
@@ -38,22 +37,22 @@ class Sealer:
         Raises:
             IntegrityError: a stored record is damaged, or the log is.
         """
-        rows = [self._journal.episode(id) for id in ids]
-        snapshots = {row.task: row.snapshot_blob or "" for row in self._journal.tasks(self._run)}
         started = self._world.clock.monotonic_s()
 
-        def sign() -> list[Outcome]:
+        def sign() -> list[tuple[EpisodeRow, Outcome]]:
+            rows = [self._journal.episode(id) for id in ids]
+            snapshots = {row.task: row.snapshot_blob or "" for row in self._journal.tasks(self._run)}
             drafts: list[StatementDraft] = []
             outcomes = [self._load(row) for row in rows]
             for row, outcome in zip(rows, outcomes, strict=True):
                 snapshot = self._record(snapshots[row.task], SnapshotRecord)
                 drafts.extend(outcome_drafts(tasks[row.task], snapshot, outcome))
             self._world.recorder.record(tuple(drafts))
-            return outcomes
+            self._journal.sealed(self._run, ids, signing_s=self._world.clock.monotonic_s() - started)
+            return list(zip(rows, outcomes, strict=True))
 
-        outcomes = await anyio.to_thread.run_sync(sign)
-        self._journal.sealed(self._run, ids, signing_s=self._world.clock.monotonic_s() - started)
-        for row, outcome in zip(rows, outcomes, strict=True):
+        sealed = await in_thread(sign)
+        for row, outcome in sealed:
             reward = outcome.reward
             self._observe(
                 RewardSealed(
@@ -66,24 +65,24 @@ class Sealer:
                     cause=reward.cause,
                 )
             )
-        self.close_groups({row.group_id for row in rows})
+        await self.close_groups({row.group_id for row, _ in sealed})
 
-    def close_groups(self, groups: set[str]) -> None:
+    async def close_groups(self, groups: set[str]) -> None:
         """Closes those whose episodes are all sealed: complete, or refused with the cause of what is unscored."""
         episodes: dict[str, list[EpisodeRow]] = {}
-        for row in self._journal.episodes(self._run):
+        for row in await in_thread(self._journal.episodes, self._run):
             episodes.setdefault(row.group_id, []).append(row)
-        for group in self._journal.groups(self._run):
+        for group in await in_thread(self._journal.groups, self._run):
             members = episodes[group.id]
             if group.id not in groups or any(row.state is not EpisodeState.SEALED for row in members):
                 continue
             causes = sorted(row.cause for row in members if row.value is None)
             cause = max(causes, key=causes.count) if causes else ""
-            self.close_group(group.id, group.task, group.policy, cause)
+            await self.close_group(group.id, group.task, group.policy, cause)
 
-    def close_group(self, group: str, task: str, policy: str, cause: str) -> None:
+    async def close_group(self, group: str, task: str, policy: str, cause: str) -> None:
         """Closes one: complete where `cause` is empty, else refused."""
-        self._journal.group_closed(group, state="refused" if cause else "complete", cause=cause)
+        await in_thread(self._journal.group_closed, group, state="refused" if cause else "complete", cause=cause)
         self._observe(
             GroupClosed(run=self._run, group=group, task=task, policy=policy, complete=not cause, cause=cause)
         )

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import anyio
 import anyio.lowlevel
 
 from ropewalk.core.errors import CallerError, UnavailableError
@@ -195,6 +197,8 @@ class MemorySandboxes:
         self.commands: list[Any] = []
         self.fault: Fault = no_fault
         self.answer: Callable[[MemorySandbox, Any, dict[str, Any]], Result] | None = None
+        self.lock = anyio.Lock()
+        """Also for tests that let two services share it, as two processes do."""
         self._numbers = itertools.count()
 
     async def create(self, spec: SandboxSpec) -> MemorySandbox:
@@ -216,7 +220,17 @@ class MemorySandboxes:
             raise CallerError(f"no snapshot {snapshot_id}")
         return self.snapshots[snapshot_id]
 
-    async def drop_snapshot(self, snapshot_id: str) -> None:
+    @asynccontextmanager
+    async def keeping(self) -> AsyncIterator[None]:
+        async with self.lock:
+            yield
+
+    @asynccontextmanager
+    async def dropping(self) -> AsyncIterator[Callable[[str], Awaitable[None]]]:
+        async with self.lock:
+            yield self._drop
+
+    async def _drop(self, snapshot_id: str) -> None:
         await anyio.lowlevel.checkpoint()
         self.snapshot(snapshot_id)
         self.dropped.append(snapshot_id)

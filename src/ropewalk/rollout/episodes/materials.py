@@ -12,8 +12,11 @@ from ropewalk.rollout.episodes.host import close
 from ropewalk.rollout.episodes.shelf import Shelf
 from ropewalk.rollout.ports import Computer, World
 from ropewalk.sandbox.contract import SandboxSpec, SnapshotRecord
+from ropewalk.tasks.worlds import TEST_ENV
 
 PREPARE_TIMEOUT_S = 120.0
+_WARMING = {"PYTHONDONTWRITEBYTECODE": ""}
+"""What is compiled here need not be compiled in every fork."""
 COLLECTED_TESTS = "/var/tmp/visible-tests.txt"
 """Where a ready sandbox keeps the list of its visible tests."""
 
@@ -61,7 +64,7 @@ async def make_ready(world: World, task: Task, shelf: Shelf, owner: str) -> Snap
         layers=task.layers,
         data_class=task.data_class,
         workdir=task.workdir,
-        env=dict(world.env),
+        env=dict(TEST_ENV),
         memory_bytes=task.limits.memory_bytes,
         labels={"task": task.id},
     )
@@ -79,7 +82,7 @@ async def _warm(sandbox: Computer, task: Task) -> None:
     await sandbox.exec([python, "-m", "compileall", "-q", task.workdir], cwd=task.workdir, timeout_s=timeout_s)
     if task.test_command:
         command = [*task.test_command, "--collect-only", "-q", *task.visible_tests]
-        collected = await sandbox.exec(command, cwd=task.workdir, timeout_s=timeout_s)
+        collected = await sandbox.exec(command, cwd=task.workdir, env=_WARMING, timeout_s=timeout_s)
         folder = posixpath.dirname(COLLECTED_TESTS)
         await sandbox.exec(["mkdir", "-p", folder], timeout_s=timeout_s)
         await sandbox.write_many({COLLECTED_TESTS: collected.stdout.encode()})

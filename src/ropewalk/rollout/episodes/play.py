@@ -15,6 +15,7 @@ from ropewalk.interface.episode import EpisodeRecord, Step
 from ropewalk.interface.task import Task
 from ropewalk.reward.bundle import Bundle
 from ropewalk.rollout.episodes.changes import FileWatch
+from ropewalk.rollout.episodes.clean import clean_text
 from ropewalk.rollout.episodes.context import Action, AgentContext, Answer, SearchContext, TaskView, TrustedContext
 from ropewalk.rollout.episodes.host import EpisodeHost, ForkBench, add_usage, close
 from ropewalk.rollout.episodes.materials import Materials
@@ -202,7 +203,7 @@ class Attempt:
             steps=steps,
             termination=end.termination,
             truncated=end.truncated,
-            detail=end.detail,
+            detail=clean_text(end.detail[:2000]),
             bundle=digest(self._bundle) if self._bundle else None,
             started_s=started_s,
             ended_s=self._world.clock.now_s(),

@@ -1,7 +1,8 @@
 """Snapshots of a run and who needs them.
 
-Equal states have equal ids, so one snapshot may serve several episodes and a task at once; it is dropped when the
-last of them lets go. The lock keeps a drop and a new taking of the same state apart.
+Equal states have equal ids, so one snapshot may serve several episodes, tasks and runs at once, also of other
+processes; it is dropped when the last of them lets go. The service's lock keeps a drop and a new taking of the same
+state apart: whoever looks up who else needs it may believe the answer until the drop is done.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import anyio
 from ropewalk.core.errors import CallerError, UnavailableError
 from ropewalk.rollout.journal import Journal
 from ropewalk.rollout.ports import Computer, Computers, SavedState
+from ropewalk.rollout.threads import in_thread
 
 
 class Shelf:
@@ -19,7 +21,6 @@ class Shelf:
     def __init__(self, sandboxes: Computers, journal: Journal) -> None:
         self._sandboxes = sandboxes
         self._journal = journal
-        self._lock = anyio.Lock()
 
     async def take(self, sandbox: Computer, owner: str, label: str) -> SavedState:
         """Saves the sandbox's state for `owner`.
@@ -27,24 +28,24 @@ class Shelf:
         Raises:
             SandboxGoneError, UnavailableError: as `Sandbox.snapshot`.
         """
-        async with self._lock:
+        async with self._sandboxes.keeping():
             snapshot = await sandbox.snapshot(label)
-            self._journal.hold(snapshot.id, owner)
+            with anyio.CancelScope(shield=True):  # a snapshot without a note of who needs it would stay for ever
+                await in_thread(self._journal.hold, snapshot.id, owner)
             return snapshot
 
-    async def release(self, owner: str) -> None:
-        """Lets go of all that `owner` holds; what nobody else needs is dropped."""
-        async with self._lock:
-            alone = self._journal.held_alone(owner)
-            if alone is None:
-                return
-            for snapshot in alone:
-                try:
-                    await self._sandboxes.drop_snapshot(snapshot)
-                except (UnavailableError, CallerError):
-                    pass  # dropped before a crash, or not to be dropped: that costs disk, not truth
-            # Last, so that a crash on the way leaves a note of what is still to be dropped.
-            self._journal.release(owner)
+    async def release(self, *owners: str) -> None:
+        """Lets go of all that these hold; what nobody else needs is dropped."""
+        holding = await in_thread(self._journal.holding, owners)
+        for owner in holding:
+            async with self._sandboxes.dropping() as drop:
+                for snapshot in await in_thread(self._journal.held_alone, owner):
+                    try:
+                        await drop(snapshot)
+                    except (UnavailableError, CallerError):
+                        pass  # dropped before a crash, or not to be dropped: that costs disk, not truth
+                # Last, so that a crash on the way leaves a note of what is still to be dropped.
+                await in_thread(self._journal.release, owner)
 
     def exists(self, snapshot: str) -> bool:
         """Whether it can be forked."""
@@ -58,3 +59,8 @@ class Shelf:
 def scratch(episode: str) -> str:
     """Owner of what an episode needs only while it runs."""
     return f"scratch/{episode}"
+
+
+def ready(run: str, task: str) -> str:
+    """Owner of the state that a run's episodes of a task begin from."""
+    return f"{run}/{task}"
