@@ -13,11 +13,14 @@ from pathlib import Path
 import anyio
 import pytest
 
+from ropewalk.core.errors import UnavailableError
 from ropewalk.core.ids import new_id
 from ropewalk.sandbox.contract import Lease, SandboxGoneError, SupportsReap
-from ropewalk.sandbox.drivers.process import cgroups
+from ropewalk.sandbox.drivers.process import cgroups, snapshots
 from ropewalk.sandbox.drivers.process.driver import ProcessDriver
+from ropewalk.sandbox.drivers.process.folders import Folders, Owner
 from ropewalk.sandbox.drivers.process.plan import group_parents
+from ropewalk.sandbox.sandbox import Sandbox
 from ropewalk.testing.processworld import process_world
 from ropewalk.testing.sandbox import SandboxWorld, output
 
@@ -222,7 +225,7 @@ async def test_cancelled_creates_leave_nothing(world: SandboxWorld) -> None:
 
 
 async def test_damaged_and_half_made_folders_are_reaped(world: SandboxWorld) -> None:
-    half = world.layout.sandboxes / ".new-01ARZ3NDEKTSV4RRFFQ69G5FAV-1-x"
+    half = world.layout.sandboxes / ".new-01ARZ3NDEKTSV4RRFFQ69G5FAV-1-1-x"
     empty = world.layout.sandboxes / "01ARZ3NDEKTSV4RRFFQ69G5FAV"
     damaged = world.layout.sandboxes / "01ARZ3NDEKTSV4RRFFQ69G5FAW"
     for folder in (half, empty, damaged):
@@ -232,6 +235,66 @@ async def test_damaged_and_half_made_folders_are_reaped(world: SandboxWorld) -> 
     (damaged / "processes.json").write_text('{"pid": 1}')
     assert set(await reap(world)) == {f"sandbox:{empty.name}", f"sandbox:{damaged.name}"}
     assert not list(world.layout.sandboxes.iterdir())
+
+
+async def test_what_another_process_is_making_is_not_reaped(
+    world: SandboxWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither a folder that is not whole yet nor the groups of one that appears while a reaper looks around."""
+    owner = Owner.me()
+    fresh = world.layout.sandboxes / f".new-01ARZ3NDEKTSV4RRFFQ69G5FAV-{owner.pid}-{owner.started}-x"
+    fresh.mkdir()
+    made: list[Sandbox] = []
+    list_groups = cgroups.children
+
+    def slowly(under: cgroups.Groups) -> dict[str, cgroups.Groups]:
+        if not made:
+            anyio.from_thread.run(create)
+        return list_groups(under)
+
+    async def create() -> None:
+        made.append(await world.make())
+
+    monkeypatch.setattr(cgroups, "children", slowly)
+    assert await reap(world) == ()
+    assert fresh.is_dir()
+    assert await output(made[0], "echo alive") == "alive"
+    await made[0].close()
+    fresh.rmdir()
+
+
+async def test_a_process_that_outlives_bubblewrap_is_ended(world: SandboxWorld) -> None:
+    sandbox = await world.make(lease=Lease.DETACHED)
+    folder = world.layout.sandboxes / sandbox.id.partition(":")[2]
+    known = json.loads((folder / "processes.json").read_text())
+    os.kill(known["pid"], signal.SIGKILL)
+    await until_nothing_runs({known["pid"]})
+    await sandbox.close()
+    assert left_of({known["init_pid"]}) == set()
+    assert groups_of(world) == []
+
+
+async def test_a_snapshot_whose_taker_died_leaves_nothing_frozen(world: SandboxWorld) -> None:
+    async with await world.make() as sandbox:
+        found = Folders(world.layout).of(sandbox.id).processes()
+        assert found is not None
+        if "freezer" not in found.groups:
+            pytest.skip("no control group can be frozen here")
+        assert cgroups.freeze(found.groups, frozen=True)
+        with Folders(world.layout).of(sandbox.id).saving(wait=True):
+            await reap(world)
+            assert cgroups.is_frozen(found.groups)  # somebody is at work
+        await reap(world)
+        assert await output(sandbox, "echo on") == "on"
+
+
+async def test_what_cannot_be_frozen_is_not_gone(world: SandboxWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with await world.make() as sandbox:
+        monkeypatch.setattr(snapshots, "FREEZE_TIMEOUT_S", 0.0)
+        with pytest.raises(UnavailableError) as caught:
+            await world.driver.snapshot(sandbox.id)
+        assert not isinstance(caught.value, SandboxGoneError)
+        assert await output(sandbox, "echo on") == "on"
 
 
 async def test_a_reused_pid_is_not_killed(world: SandboxWorld) -> None:

@@ -158,17 +158,27 @@ async def test_the_agent_cannot_be_touched(world: SandboxWorld) -> None:
 
 async def test_the_agent_cannot_be_slowed_or_starved(world: SandboxWorld) -> None:
     code = """
-import json, os, resource
+import ctypes, json, os, platform, resource
+libc = ctypes.CDLL(None, use_errno=True)
+def io_priority(which, who):
+    if libc.syscall(251 if platform.machine() == "x86_64" else 30, which, who, 3 << 13):
+        raise OSError
 seen = []
 for name, attempt in {
     "limits": lambda: resource.prlimit(1, resource.RLIMIT_NOFILE, (5, 5)),
     "priority": lambda: os.setpriority(os.PRIO_PROCESS, 1, 19),
+    "priority of its group": lambda: os.setpriority(os.PRIO_PGRP, 1, 19),
+    "priority of its user": lambda: os.setpriority(os.PRIO_USER, 0, 19),
+    "disk priority": lambda: io_priority(1, 1),
+    "disk priority of its group": lambda: io_priority(2, 1),
+    "disk priority of its user": lambda: io_priority(3, 0),
     "policy": lambda: os.sched_setscheduler(1, os.SCHED_IDLE, os.sched_param(0)),
     "cores": lambda: os.sched_setaffinity(1, {0}),
 }.items():
     try: attempt(); seen.append(name)
     except OSError: pass
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)); os.sched_setaffinity(0, os.sched_getaffinity(0)); os.nice(1)
+io_priority(1, 0)
 print(json.dumps(seen))
 """
     async with await world.make() as sandbox:

@@ -6,9 +6,17 @@ are bounded while reading, so that a small archive cannot fill the disk.
 
 from __future__ import annotations
 
+import bz2
+import gzip
+import lzma
 import os
 import tarfile
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
+from typing import IO, Any
 
 from ropewalk.core import limits
 from ropewalk.core.errors import CallerError
@@ -16,6 +24,14 @@ from ropewalk.sandbox import privilege
 from ropewalk.sandbox.trees import Owner, as_is, as_root
 
 _CHUNK = 1024 * 1024
+_HEADER_BYTES = 4096
+_EXTENDED = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME,
+             tarfile.GNUTYPE_LONGLINK)  # fmt: skip
+_EXTENDED_BYTES_MAX = 1024 * 1024
+_PACKERS: dict[bytes, Callable[[Path], Any]] = {
+    b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\0": lzma.open,
+}  # fmt: skip
+"""By the first bytes of a packed file."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -29,7 +45,7 @@ def unpack(path: Path, destination: Path) -> Owner:
     destination.mkdir(mode=0o755)
     root = os.open(destination, _FOLDER)
     try:
-        with tarfile.open(path) as archive:
+        with _plain(path) as file, tarfile.open(fileobj=file, mode="r:", tarinfo=_Bounded) as archive:
             total = 0
             for count, member in enumerate(archive):
                 total += member.size if member.isreg() else 0
@@ -37,13 +53,56 @@ def unpack(path: Path, destination: Path) -> Owner:
                     raise CallerError(f"{path.name} holds more than {limits.TREE_MEMBERS_MAX} members "
                                       f"or {limits.TREE_BYTES_MAX} bytes.")  # fmt: skip
                 _member(archive, member, root)
-    except (tarfile.TarError, EOFError, ValueError) as error:
+    except (tarfile.TarError, EOFError, ValueError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
         raise CallerError(f"{path.name} is not a whole tar archive: {error}.") from error
     except (FileNotFoundError, IsADirectoryError) as error:
         raise CallerError(f"{path} cannot be read: {error.strerror}.") from error
     finally:
         os.close(root)
     return as_is if privilege.is_root() else as_root
+
+
+@contextmanager
+def _plain(path: Path) -> Iterator[IO[bytes]]:
+    """The archive unpacked to a file without a name, whatever it was packed with.
+
+    Before it is parsed: the parser takes extended headers of any size into memory, and a small packed file may hold
+    one of gigabytes.
+    """
+    with path.open("rb") as raw:
+        head = raw.read(8)
+    opener = next((opener for magic, opener in _PACKERS.items() if head.startswith(magic)), None)
+    if opener is None:
+        with path.open("rb") as file:
+            yield file
+        return
+    allowed = limits.TREE_BYTES_MAX + _HEADER_BYTES * limits.TREE_MEMBERS_MAX
+    packed = path.stat().st_size
+    with tempfile.TemporaryFile() as plain, opener(path) as source:
+        total = 0
+        while data := source.read(_CHUNK):
+            total += len(data)
+            if total > allowed or total > max(packed * limits.ARCHIVE_RATIO_MAX, limits.ARCHIVE_RATIO_FREE_BYTES):
+                raise CallerError(f"{path.name} unpacks to more than {limits.TREE_BYTES_MAX} bytes "
+                                  f"or {limits.ARCHIVE_RATIO_MAX} times its size.")  # fmt: skip
+            plain.write(data)
+        plain.seek(0)
+        yield plain
+
+
+class _Bounded(tarfile.TarInfo):
+    """A member whose extended headers fit into memory many times."""
+
+    def _check(self) -> None:
+        if self.type in _EXTENDED and self.size > _EXTENDED_BYTES_MAX:
+            raise tarfile.HeaderError(f"an extended header of {self.size} bytes")
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Bounded:
+        """Of one header block."""
+        member = super().frombuf(buf, encoding, errors)
+        member._check()
+        return member
 
 
 def _parts(name: str, what: str) -> tuple[str, ...]:

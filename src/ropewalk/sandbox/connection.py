@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
 import anyio
 from anyio.abc import ByteStream
 
 from ropewalk.core import limits
-from ropewalk.core.errors import CallerError
 from ropewalk.sandbox.contract import SandboxGoneError
 from ropewalk.sandbox.protocol import VERSION, Decoder, Fields, Frame, Key, Kind, ProtocolError, encode
 
@@ -22,6 +20,18 @@ OUTBOX_BYTES_HIGH: Final = 1 * limits.MIB
 def copy_of(error: SandboxGoneError) -> SandboxGoneError:
     """For every caller one of its own: a shared one would collect all their tracebacks."""
     return SandboxGoneError(error.message, termination=error.termination)
+
+
+class Owner(Protocol):
+    """The sandbox at the other end, as far as its connection knows it."""
+
+    async def explain(self, reason: str) -> SandboxGoneError:
+        """The error of a lost connection."""
+        ...
+
+    async def give_up(self, reason: str) -> SandboxGoneError:
+        """Ends a sandbox whose agent does not do its duty in time, and says so (TIMEOUT)."""
+        ...
 
 
 class Channel(Protocol):
@@ -43,9 +53,9 @@ class Connection:
     be blocked by a slow taker (flow control is per channel), one writes what was queued.
     """
 
-    def __init__(self, stream: ByteStream, explain: Callable[[str], Awaitable[SandboxGoneError]]) -> None:
+    def __init__(self, stream: ByteStream, owner: Owner) -> None:
         self._stream = stream
-        self._explain = explain
+        self._owner = owner
         self._channels: dict[int, Channel] = {}
         self._last_channel = 0
         self._outbox = bytearray()
@@ -58,20 +68,32 @@ class Connection:
         self._tasks: list[asyncio.Task[None]] = []
 
     @classmethod
-    async def open(cls, stream: ByteStream, explain: Callable[[str], Awaitable[SandboxGoneError]]) -> Connection:
+    async def open(cls, stream: ByteStream, owner: Owner) -> Connection:
         """Takes over the stream and waits for the agent's greeting.
 
         Raises:
             SandboxGoneError: nobody answers, or in another version.
         """
-        connection = cls(stream, explain)
+        connection = cls(stream, owner)
         connection._tasks = [asyncio.create_task(connection._read()), asyncio.create_task(connection._write())]
-        with anyio.move_on_after(HELLO_TIMEOUT_S):
-            await connection._hello.wait()
-        if connection._error or not connection._hello.is_set():
+        try:
+            with anyio.move_on_after(HELLO_TIMEOUT_S):
+                await connection._hello.wait()
+            if connection._error:
+                raise connection._error
+            if not connection._hello.is_set():
+                raise await owner.give_up(f"its agent did not answer within {HELLO_TIMEOUT_S:.0f} s")
+        except BaseException:
             await connection.close()
-            raise connection._error or await explain(f"its agent did not answer within {HELLO_TIMEOUT_S:.0f} s")
+            raise
         return connection
+
+    async def give_up(self, reason: str) -> SandboxGoneError:
+        """The agent does not do its duty: ends the sandbox, and with it every call on this connection."""
+        with anyio.CancelScope(shield=True):
+            error = await self._owner.give_up(reason)
+        self._fail(error)
+        return error
 
     @property
     def usable(self) -> bool:
@@ -151,10 +173,17 @@ class Connection:
                 for frame in decoder.feed(await self._stream.receive()):
                     self._take(frame)
         except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):
-            self._fail(await self._explain("its agent closed the connection"))
-        except (SandboxGoneError, CallerError) as error:
-            self._fail(await self._explain(f"its agent sent nonsense ({error.message})"))
+            await self._lose("its agent closed the connection")
+        except Exception as error:  # whatever it is, nobody may wait for ever
+            await self._lose(f"its agent sent nonsense ({error or type(error).__name__})")
         await self._stream.aclose()
+
+    async def _lose(self, reason: str) -> None:
+        error = SandboxGoneError(f"The connection to the sandbox is lost: {reason}.")
+        try:
+            error = await self._owner.explain(reason)
+        finally:
+            self._fail(error)
 
     def _take(self, frame: Frame) -> None:
         if frame.kind == Kind.HELLO:

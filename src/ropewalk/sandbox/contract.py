@@ -152,13 +152,14 @@ class SandboxDriver(Protocol):
         ...
 
     async def snapshot(self, id: str, *, label: str = "") -> SnapshotRecord:
-        """Saves the state as of one instant; the sandbox keeps running and loses nothing.
+        """Saves the state as of one instant; the sandbox keeps running and loses nothing. The caller keeps the record.
 
         What is not saved (memory, where the driver declares no `memory_fork`) is not in the record either.
 
         Raises:
+            CallerError: it holds what cannot be saved (more bytes than its disk has, by holes; too many levels).
             SandboxGoneError: it died before.
-            UnavailableError: no room; nothing is left behind.
+            UnavailableError: no room, or it cannot be stopped; nothing is left behind.
         """
         ...
 
@@ -166,8 +167,8 @@ class SandboxDriver(Protocol):
         """A new sandbox in the saved state, with an identity of its own (hostname, agent token, boot id).
 
         Raises:
-            IntegrityError: the snapshot's stored bytes are not what its digests say.
-            CallerError: the snapshot is another driver's, or unknown.
+            IntegrityError: the record is not what its id says, or stored bytes are not what their digests say.
+            CallerError: the snapshot is another driver's, or a layer of it is unknown.
         """
         ...
 

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal
 
+import anyio
+
 from ropewalk.core import limits
 from ropewalk.core.errors import CallerError, UnavailableError
 from ropewalk.core.outcomes import Termination
@@ -17,6 +19,8 @@ from ropewalk.sandbox.protocol import DATA_BYTES_MAX, Fields, FileFlag, Key, Kin
 
 ENTRIES_MAX: Final = 100_000
 """Of one listing."""
+CALL_TIMEOUT_S: Final = 120.0
+"""For one call's answer, and for each piece of an upload to be taken. Then the sandbox is ended: see `process`."""
 _ENTRY_BYTES_MAX: Final = 8 * limits.KIB
 _KINDS: Final[Mapping[bytes, Literal["file", "directory", "link", "other"]]] = {
     b"f": "file",
@@ -90,7 +94,10 @@ class _Call:
 
 async def _finish(connection: Connection, channel: int, call: _Call) -> list[tuple[int, bytes]]:
     try:
-        await call.over.wait()
+        with anyio.move_on_after(CALL_TIMEOUT_S):
+            await call.over.wait()
+        if not call.over.is_set():
+            raise await connection.give_up("its agent did not answer about files in time")
     finally:
         connection.release(channel)
         if not call.over.is_set():
@@ -168,7 +175,10 @@ async def write_files(connection: Connection, files: Iterable[tuple[str, bytes |
             while view and not call.over.is_set():
                 connection.send(Kind.DATA, channel, bytes(view[:DATA_BYTES_MAX]))
                 view = view[DATA_BYTES_MAX:]
-                await connection.drain()
+                with anyio.move_on_after(CALL_TIMEOUT_S) as patience:
+                    await connection.drain()
+                if patience.cancelled_caught:
+                    raise await connection.give_up("its agent took no more of a file")
     if channel == 0:
         return
     connection.send(Kind.END, channel)

@@ -32,7 +32,7 @@ def flatten(layers: LayerStore, digests: Sequence[str]) -> LayerRecord:
     """
     sources = [layers.path(digest) for digest in digests]
     merged = merge([layers.entries(digest) for digest in digests])
-    return layers.add_made(lambda target: _make(merged, sources, target))
+    return layers.add_made(lambda target: _make(merged, sources, target), transient=True)
 
 
 def merge(stack: Sequence[Sequence[Entry]]) -> Merged:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from ropewalk.core.errors import CallerError, UnavailableError
 from ropewalk.core.records import Record, canonical_bytes, decode_own, digest
+from ropewalk.machinery.files import replace_whole
 from ropewalk.sandbox import archives, default_image, trees
 from ropewalk.sandbox.layers import LayerStore
 from ropewalk.store.layout import Layout
@@ -74,7 +75,7 @@ class ImageStore:
                 tell("storing the layer")
                 layer = self.layers.add_tree(root)
             record = self._keep(ImageRecord(layers=(layer.digest,), env={"PATH": PATH_VARIABLE}, label="default"))
-            _replace(pointer, record.digest.encode())
+            replace_whole(pointer, record.digest.encode())
         return record
 
     def from_directory(self, path: Path, *, label: str = "") -> ImageRecord:
@@ -136,7 +137,7 @@ class ImageStore:
         return None
 
     def _keep(self, record: ImageRecord) -> ImageRecord:
-        _replace(self._root / f"{record.digest}.json", canonical_bytes(record))
+        replace_whole(self._root / f"{record.digest}.json", canonical_bytes(record))
         return record
 
     @contextmanager
@@ -178,13 +179,3 @@ class ImageStore:
                 pass
             finally:
                 os.close(fd)
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """Whole or not at all."""
-    try:
-        fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
-        fresh.write_bytes(data)
-        fresh.replace(path)
-    except OSError as error:
-        raise UnavailableError(f"{path} cannot be written: {error.strerror}.") from error

@@ -27,6 +27,8 @@ from ropewalk.sandbox.trees import Entry, Owner, Tree
 from ropewalk.store.layout import Layout
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
+_TRANSIENT = "transient"
+"""A file in a layer's folder: snapshots made it, and it may go with the last of them."""
 _WATCHED_MEMBERS = 512
 """Layers of at most so many members are looked over at every use for changed times; larger ones are not."""
 
@@ -51,7 +53,13 @@ class LayerStore:
         self._verified: dict[str, tuple[int, tuple[int, ...]]] = {}
 
     def add_tree(
-        self, path: Path | int, *, owner: Owner = trees.as_root, without: frozenset[str] = frozenset()
+        self,
+        path: Path | int,
+        *,
+        owner: Owner = trees.as_root,
+        without: frozenset[str] = frozenset(),
+        bytes_max: int | None = None,
+        transient: bool = False,
     ) -> LayerRecord:
         """Copies a tree in.
 
@@ -59,13 +67,16 @@ class LayerStore:
             path: a folder, or a descriptor of one.
             owner: translates owners; by default everything belongs to root.
             without: relative paths left out with all below them.
+            bytes_max: of all files, holes counted; by default `limits.TREE_BYTES_MAX`.
+            transient: whether only snapshots need it, so that `discard` may remove it.
 
         Raises:
             CallerError: no readable folder, or past the limits `TREE_*`.
             UnavailableError: no room. Nothing is left behind.
         """
         with self._staging() as staging:
-            return self._keep(staging, trees.copy(path, staging / "tree", owner=owner, without=without))
+            tree = trees.copy(path, staging / "tree", owner=owner, without=without, bytes_max=bytes_max)
+            return self._keep(staging, tree, transient=transient)
 
     def add_files(self, files: Mapping[str, bytes], *, modes: Mapping[str, int] | None = None) -> LayerRecord:
         """A layer of these files. Names are absolute paths inside, without the leading slash; mode 0644 by default.
@@ -93,14 +104,16 @@ class LayerStore:
                 Path(folder).chmod(0o755)
             return self._keep(staging, trees.copy(source, staging / "tree"))
 
-    def add_made(self, make: Callable[[Path], Tree]) -> LayerRecord:
+    def add_made(self, make: Callable[[Path], Tree], *, transient: bool = False) -> LayerRecord:
         """A layer that `make` builds in place: it is given the path of a folder to make and returns what it made.
+
+        `transient` as in `add_tree`.
 
         Raises:
             UnavailableError: no room. Nothing is left behind.
         """
         with self._staging() as staging:
-            return self._keep(staging, make(staging / "tree"))
+            return self._keep(staging, make(staging / "tree"), transient=transient)
 
     def entries(self, digest: str) -> tuple[Entry, ...]:
         """A layer's members, in order.
@@ -184,11 +197,30 @@ class LayerStore:
         """Forgets a layer; nothing where it is gone. Running sandboxes keep what they mounted only in parts:
         remove what no sandbox and no snapshot uses."""
         if _DIGEST.fullmatch(digest):
-            grave = self._root / f".removed-{secrets.token_hex(8)}"
-            with suppress(FileNotFoundError):
-                (self._root / digest).rename(grave)
+            with self._locked():
+                grave = self._bury(digest)
+            if grave is not None:
                 trees.remove(grave)
-            self._verified.pop(digest, None)
+
+    def transient(self) -> set[str]:
+        """Digests of those that snapshots made and nobody else keeps."""
+        return {digest for digest in self.digests() if (self._root / digest / _TRANSIENT).exists()}
+
+    def discard(self, digest: str) -> None:
+        """Removes a transient layer; nothing where it is gone, or somebody keeps it by now."""
+        if _DIGEST.fullmatch(digest):
+            with self._locked():
+                grave = self._bury(digest) if (self._root / digest / _TRANSIENT).exists() else None
+            if grave is not None:
+                trees.remove(grave)
+
+    def _bury(self, digest: str) -> Path | None:
+        self._verified.pop(digest, None)
+        grave = self._root / f".removed-{secrets.token_hex(8)}"
+        try:
+            return (self._root / digest).rename(grave)
+        except FileNotFoundError:
+            return None
 
     def sweep(self) -> int:
         """Removes what interrupted work left behind; returns how many such folders."""
@@ -219,7 +251,17 @@ class LayerStore:
             trees.remove(staging)
             os.close(lock)
 
-    def _keep(self, staging: Path, tree: Tree) -> LayerRecord:
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Appearing and going, one at a time: who keeps a layer keeps it from being discarded."""
+        lock = os.open(self._root / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(lock)
+
+    def _keep(self, staging: Path, tree: Tree, *, transient: bool = False) -> LayerRecord:
         manifest = tree.manifest
         digest = hashlib.sha256(manifest).hexdigest()
         record = LayerRecord(digest=digest, bytes=tree.size, files=len(tree.entries), skipped=tree.skipped)
@@ -228,15 +270,17 @@ class LayerStore:
         (staging / "tree").rename(folder / "tree")
         (folder / "manifest").write_bytes(manifest)
         (folder / "record.json").write_bytes(canonical_bytes(record))
-        try:
-            folder.rename(self._root / digest)
-        except OSError:
-            if not (self._root / digest).is_dir():
-                raise
-        else:
-            members = len(tree.entries)
-            self._verified[digest] = members, _fingerprint(self._root / digest / "tree", members)
-        return self.record(digest)
+        if transient:
+            (folder / _TRANSIENT).touch()
+        with self._locked():
+            if (self._root / digest).is_dir():
+                if not transient:
+                    (self._root / digest / _TRANSIENT).unlink(missing_ok=True)
+            else:
+                folder.rename(self._root / digest)
+                members = len(tree.entries)
+                self._verified[digest] = members, _fingerprint(self._root / digest / "tree", members)
+        return record
 
 
 def check_name(name: str) -> PurePosixPath:

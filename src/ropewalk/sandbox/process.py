@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Final, Literal, NamedTuple, Self
@@ -27,7 +28,12 @@ from ropewalk.sandbox.protocol import (
 )
 
 KILL_WAIT_S: Final = 15.0
-"""For the agent's word that a process tree is gone; it gives up on its own after 10 s."""
+"""For the agent's word that a process tree is gone; it gives up on its own after 10 s. Who gets no word by then ends
+the sandbox: what runs beside the agent may have starved it."""
+LAST_CHANCE_S: Final = 1.0
+"""Even where the time is up already: this side may have slept."""
+START_WAIT_S: Final = 60.0
+"""For the agent's word that a command runs."""
 SIGKILL: Final = 9
 
 
@@ -157,6 +163,7 @@ class Process:
         self._result: ExecResult | None = None
         self.pid: int | None = None
         """Inside the sandbox; None until it started, and for ever where it could not be."""
+        self._asked_s = time.monotonic()
         self._channel = connection.request(Kind.EXEC, command.payload(), self)
 
     async def __aenter__(self) -> Self:
@@ -181,10 +188,16 @@ class Process:
             await self._change()
 
     async def started(self) -> int | None:
-        """Waits until it runs: its process id. None where it could not be started; `wait` says why."""
-        while self.pid is None and self._exit is None:
-            await self._change()
-        return self.pid
+        """Waits until it runs: its process id. None where it could not be started; `wait` says why.
+
+        Raises:
+            SandboxGoneError: the sandbox died, or its agent said nothing for `START_WAIT_S` and it was ended.
+        """
+        with anyio.move_on_after(START_WAIT_S):
+            while self.pid is None and self._exit is None:
+                await self._change()
+            return self.pid
+        raise await self._connection.give_up("its agent did not start a command in time")
 
     async def send(self, data: bytes | str) -> None:
         """Input, as fast as the command takes it. What it no longer reads is lost, as in a pipe with no reader.
@@ -230,21 +243,30 @@ class Process:
         self._connection.send(Kind.CLOSE, self._channel)
         self._collect = True
         self._credit_queue()
-        with anyio.move_on_after(KILL_WAIT_S, shield=True):
-            while self._exit is None and self._error is None:
-                await self._change()
+        with anyio.CancelScope(shield=True):
+            if not await self._ends(KILL_WAIT_S):
+                await self._connection.give_up("its agent did not end a command")
 
     async def wait(self) -> ExecResult:
         """Its result, with the output that was not read before. Cancelling the wait leaves the command running.
+
+        The agent keeps the command's time limit. Where it does not (what runs beside it may starve it), this side
+        does, `KILL_WAIT_S` later: the sandbox is ended, and the result is the command's TIMEOUT, not an error.
 
         Raises:
             SandboxGoneError: the sandbox died.
         """
         self._collect = True
         self._credit_queue()
-        while self._exit is None:
-            await self._change()
         if self._result is None:
+            if self._command.timeout_s is None:
+                while self._exit is None:
+                    await self._change()
+            elif not await self._ends(self._asked_s + self._command.timeout_s + KILL_WAIT_S - time.monotonic()):
+                return await self._overdue()
+            if self._error is not None and self._exit is None:
+                raise copy_of(self._error)
+            assert self._exit is not None
             self._result = await self._make_result(self._exit)
         return self._result
 
@@ -265,6 +287,24 @@ class Process:
         finally:
             await self.kill()
 
+    async def _ends(self, patience_s: float) -> bool:
+        """Whether it is over, or lost, within a time."""
+        with anyio.move_on_after(max(patience_s, LAST_CHANCE_S)):
+            while self._exit is None and self._error is None:
+                self._changed.clear()
+                await self._changed.wait()
+        return self._exit is not None or self._error is not None
+
+    async def _overdue(self) -> ExecResult:
+        await self._connection.give_up("its agent kept no time limit")
+        kept = {name: bytes(data).decode("utf-8", "replace") for name, data in self._kept.items()}
+        self._result = ExecResult(
+            exit_code=None, signal=SIGKILL, stdout=kept["stdout"], stderr=kept["stderr"], truncated=True,
+            stdout_bytes=self._received["stdout"], stderr_bytes=self._received["stderr"],
+            termination=Termination.TIMEOUT, duration_s=time.monotonic() - self._asked_s, cpu_s=0.0,
+        )  # fmt: skip
+        return self._result
+
     async def _feed(self, stdin: bytes) -> None:
         await self.send(stdin)
         await self.send_eof()
@@ -273,7 +313,13 @@ class Process:
         if self._error is not None:
             raise copy_of(self._error)
         self._changed.clear()
-        await self._changed.wait()
+        limit_s = self._command.timeout_s
+        # The agent keeps the end back while its output is not taken: from then on it has some more time.
+        patience_s = None if limit_s is None else max(self._asked_s + limit_s - time.monotonic(), 0) + KILL_WAIT_S
+        with anyio.move_on_after(patience_s) as patience:
+            await self._changed.wait()
+        if patience.cancelled_caught:
+            raise await self._connection.give_up("its agent kept no time limit")
         if self._error is not None:
             raise copy_of(self._error)
 

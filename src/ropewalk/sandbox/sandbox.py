@@ -43,7 +43,9 @@ STATS_TIMEOUT_S: Final = 5.0
 class Service(Protocol):
     """What handles need of the service that made them."""
 
-    async def fork(self, snapshot_id: str, *, lease: Lease = Lease.ATTACHED) -> Sandbox:
+    async def fork(
+        self, snapshot_id: str, *, lease: Lease = Lease.ATTACHED, idle_timeout_s: float = limits.SANDBOX_IDLE_TIMEOUT_S
+    ) -> Sandbox:
         """A new sandbox in a saved state."""
         ...
 
@@ -69,6 +71,8 @@ class Sandbox:
         self._connecting = anyio.Lock()
         self._closed = False
         self._out_of_memory_kills = 0
+        self._end = Termination.INFRASTRUCTURE
+        """What its loss is put down to, unless something better is known."""
         self.record = record
 
     @property
@@ -147,7 +151,11 @@ class Sandbox:
             terminal=pty,
         )
         process = Process(await self._connect(), asked, self._judge)
-        await process.started()
+        try:
+            await process.started()
+        except BaseException:
+            await process.kill()
+            raise
         return process
 
     async def read(
@@ -287,12 +295,12 @@ class Sandbox:
         if self._connection and self._connection.usable and not self._closed:
             return self._connection
         async with self._connecting:
-            if self._closed:
-                raise await self._explain("it was closed")
+            if self._closed or not self._end.ours:
+                raise await self.explain("it was closed" if self._closed else "it was ended")
             if self._connection and self._connection.usable:
                 return self._connection
             await self.disconnect()
-            self._connection = await Connection.open(await self._driver.stream(self.id), self._explain)
+            self._connection = await Connection.open(await self._driver.stream(self.id), self)
             return self._connection
 
     async def _kills(self) -> int:
@@ -313,8 +321,21 @@ class Sandbox:
             return Termination.OUT_OF_MEMORY
         return Termination.FINISHED
 
-    async def _explain(self, reason: str) -> SandboxGoneError:
-        termination = Termination.INFRASTRUCTURE
+    async def give_up(self, reason: str) -> SandboxGoneError:
+        """For its connection: ends the sandbox, since its agent does not do its duty in time.
+
+        That is put down to what runs beside the agent, as its TIMEOUT: were it a fault of ours, code that is about to
+        lose could call the game off.
+        """
+        self._end = Termination.TIMEOUT
+        error = await self.explain(reason)
+        with anyio.CancelScope(shield=True):
+            await self._service.destroy(self.id)
+        return error
+
+    async def explain(self, reason: str) -> SandboxGoneError:
+        """For its connection: why the sandbox is lost."""
+        termination = self._end
         if self._closed:
             termination = Termination.EVICTED
         else:
@@ -322,7 +343,8 @@ class Sandbox:
                 if await self._kills():
                     termination = Termination.OUT_OF_MEMORY
             except SandboxGoneError as error:
-                termination = error.termination
+                if self._end.ours:
+                    termination = error.termination
             except RopewalkError as error:
                 reason = f"{reason}; {error.message}"
         return SandboxGoneError(f"Sandbox {self.id} is gone: {reason}.", termination=termination)
@@ -340,9 +362,11 @@ class Snapshot:
         """`snapshot:` and a digest; equal states have equal ids."""
         return self.record.id
 
-    async def fork_one(self, *, lease: Lease = Lease.ATTACHED) -> Sandbox:
+    async def fork_one(
+        self, *, lease: Lease = Lease.ATTACHED, idle_timeout_s: float = limits.SANDBOX_IDLE_TIMEOUT_S
+    ) -> Sandbox:
         """One new sandbox in this state."""
-        return await self._service.fork(self.id, lease=lease)
+        return await self._service.fork(self.id, lease=lease, idle_timeout_s=idle_timeout_s)
 
     @asynccontextmanager
     async def fork(self, count: int, *, lease: Lease = Lease.ATTACHED) -> AsyncIterator[list[Sandbox]]:
@@ -367,4 +391,7 @@ class Snapshot:
             yield made
         finally:
             with anyio.CancelScope(shield=True):
-                await asyncio.gather(*(sandbox.close() for sandbox in made))
+                ends = await asyncio.gather(*(sandbox.close() for sandbox in made), return_exceptions=True)
+            for error in ends:
+                if isinstance(error, BaseException):
+                    raise error

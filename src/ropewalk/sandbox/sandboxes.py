@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
-import tempfile
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Protocol
 
 import anyio
+import msgspec
 
+from ropewalk.core import limits
 from ropewalk.core.clock import Clock, SystemClock
 from ropewalk.core.errors import CallerError, UnavailableError
 from ropewalk.core.ids import check_id, new_id
 from ropewalk.core.records import canonical_bytes, decode_own
+from ropewalk.machinery.files import replace_whole
 from ropewalk.sandbox.contract import (
     Lease,
     SandboxDriver,
@@ -24,7 +28,11 @@ from ropewalk.sandbox.contract import (
     SupportsReap,
 )
 from ropewalk.sandbox.sandbox import Sandbox, Snapshot
+from ropewalk.security.tenants import TenantContext
 from ropewalk.store.layout import Layout
+
+LOCK_POLL_S = 0.005
+Drop = Callable[[str], Awaitable[None]]
 
 
 class MadeOfLayers(Protocol):
@@ -47,20 +55,37 @@ class Images(Protocol):
 class Layers(Protocol):
     """The layer store, as far as it matters here."""
 
-    def remove(self, digest: str) -> None:
-        """Removes one; no error if it is gone."""
+    def transient(self) -> set[str]:
+        """Digests of those that snapshots made and nobody else keeps."""
+        ...
+
+    def discard(self, digest: str) -> None:
+        """Removes a transient one; nothing where it is gone, or somebody keeps it by now."""
         ...
 
 
 class Sandboxes:
-    """All sandboxes and snapshots of one driver and state directory. Safe to use from several processes."""
+    """All sandboxes and snapshots of one driver and state directory. Safe to use from several processes.
+
+    Made for a tenant it shows and touches that tenant's alone; without one, everything (the machine's administrator).
+    """
 
     def __init__(
-        self, driver: SandboxDriver, layout: Layout, *, images: Images, layers: Layers, clock: Clock | None = None
+        self,
+        driver: SandboxDriver,
+        layout: Layout,
+        *,
+        images: Images,
+        layers: Layers,
+        tenant: TenantContext | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self.driver = driver
+        self._tenant = tenant
         self.images = images
         self.layers = layers
+        self._made: set[str] = set()
+        """Ids of those made here, which need no looking up."""
         self._layout = layout
         self._clock = clock or SystemClock()
 
@@ -69,20 +94,32 @@ class Sandboxes:
 
         Raises:
             CallerError: the spec does not fit.
-            DeniedError: this machine forbids what isolation needs.
+            DeniedError: this machine forbids what isolation needs, or it is to be another tenant's.
             UnavailableError: out of some resource. Nothing is left behind.
         """
+        self._check_owns(spec.tenant, "sandboxes of others")
         return await self._make(lambda name: self.driver.create(spec, id=name), id)
 
-    async def fork(self, snapshot_id: str, *, lease: Lease = Lease.ATTACHED, id: str | None = None) -> Sandbox:
+    async def fork(
+        self,
+        snapshot_id: str,
+        *,
+        lease: Lease = Lease.ATTACHED,
+        id: str | None = None,
+        idle_timeout_s: float = limits.SANDBOX_IDLE_TIMEOUT_S,
+    ) -> Sandbox:
         """A new sandbox in a saved state, with an identity of its own.
 
         Raises:
             CallerError: no such snapshot.
+            DeniedError: it is another tenant's.
             IntegrityError: its stored bytes were changed.
             UnavailableError: out of some resource. Nothing is left behind.
         """
         record = self._load(snapshot_id)
+        record = msgspec.structs.replace(
+            record, spec=msgspec.structs.replace(record.spec, idle_timeout_s=idle_timeout_s)
+        )  # fmt: skip
         return await self._make(lambda name: self.driver.fork(record, id=name, lease=lease), id)
 
     async def open(self, id: str) -> Sandbox:
@@ -103,11 +140,17 @@ class Sandboxes:
         Raises:
             UnavailableError: this driver's sandboxes cannot be found from outside.
         """
-        return await self._reaper().records()
+        return tuple(record for record in await self._all() if self._owns(record.spec.tenant))
 
     async def destroy(self, id: str) -> None:
-        """Ends a sandbox and removes all that belongs to it. Idempotent."""
-        await self.driver.destroy(check_id(id, "sandbox"))
+        """Ends a sandbox and removes all that belongs to it. Idempotent.
+
+        Raises:
+            DeniedError: it is another tenant's.
+        """
+        await self._check_owner(check_id(id, "sandbox"))
+        self._made.discard(id)
+        await self.driver.destroy(id)
 
     async def reap(self) -> tuple[str, ...]:
         """Removes whatever no living lease owns; returns the ids."""
@@ -116,50 +159,113 @@ class Sandboxes:
     async def save(self, id: str, *, label: str = "") -> SnapshotRecord:
         """Snapshots a sandbox by its id and keeps the record; the sandbox keeps running.
 
+        Equal states are one snapshot: whoever saves it again gets the first one's record.
+
         Raises:
+            DeniedError: it is another tenant's.
             SandboxGoneError: it died before.
             UnavailableError: no room.
         """
-        record = await self.driver.snapshot(check_id(id, "sandbox"), label=label)
-        await anyio.to_thread.run_sync(self._store, record)
-        return record
+        await self._check_owner(check_id(id, "sandbox"))
+        async with self.keeping():
+            record = await self.driver.snapshot(id, label=label)
+            return await anyio.to_thread.run_sync(self._store, record)
 
     def snapshot(self, id: str) -> Snapshot:
         """A snapshot by its id.
 
         Raises:
             CallerError: there is none.
+            DeniedError: it is another tenant's.
         """
         return Snapshot(self._load(id), self)
 
     def snapshots(self) -> tuple[SnapshotRecord, ...]:
         """All snapshots, oldest first."""
-        files = sorted(self._layout.snapshots.glob("*.json"))
-        records = (decode_own(file.read_bytes(), SnapshotRecord, what=str(file)) for file in files)
-        return tuple(sorted(records, key=lambda record: (record.created_s, record.id)))
+        return tuple(record for record in self._stored() if self._owns(record.tenant))
 
     async def drop_snapshot(self, id: str) -> None:
-        """Forgets a snapshot and removes the layers that nothing else needs: no image, no snapshot, no sandbox.
+        """Forgets a snapshot and removes what only it needed: layers that snapshots made and that no other snapshot and
+        no running sandbox stands on. Layers that were there before (images', tasks', graders') stay.
 
         Raises:
             CallerError: there is none.
+            DeniedError: it is another tenant's.
         """
-        dropped = self._load(id)
-        running = await self.records() if isinstance(self.driver, SupportsReap) else ()
-        self._file(id).unlink()
-        needed = {digest for record in self.snapshots() for digest in (*record.layers, *record.spec.layers)}
+        async with self.dropping() as drop:
+            await drop(id)
+
+    @asynccontextmanager
+    async def keeping(self) -> AsyncIterator[None]:
+        """While this is entered no process drops a snapshot: between a `save` and the note of who needs it.
+
+        Any number may be entered at once, also one within another.
+        """
+        async with self._locked(fcntl.LOCK_SH):
+            yield
+
+    @asynccontextmanager
+    async def dropping(self) -> AsyncIterator[Drop]:
+        """Gives what `drop_snapshot` does, while no process saves a snapshot or notes that it needs one: so that what
+        was looked up inside (who else needs it?) still holds. Never within `keeping` or another one.
+        """
+        async with self._locked(fcntl.LOCK_EX):
+            yield self._drop
+
+    @asynccontextmanager
+    async def _locked(self, kind: int) -> AsyncIterator[None]:
+        lock = os.open(self._layout.snapshots / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            while True:  # waited for by asking, since a waiting flock(2) cannot be cancelled
+                try:
+                    fcntl.flock(lock, kind | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    await anyio.sleep(LOCK_POLL_S)
+            yield
+        finally:
+            os.close(lock)
+
+    async def _drop(self, id: str) -> None:
+        self._load(id)
+        running = await self._all() if isinstance(self.driver, SupportsReap) else ()
+        await anyio.to_thread.run_sync(self._forget, id, running)
+
+    def _forget(self, id: str, running: tuple[SandboxRecord, ...]) -> None:
+        self._file(id).unlink(missing_ok=True)
+        needed = {digest for record in self._stored() for digest in (*record.layers, *record.spec.layers)}
         needed |= {digest for sandbox in running for digest in sandbox.spec.layers}
         needed |= {digest for image in self.images.records() for digest in image.layers}
-        parents = {sandbox.snapshot for sandbox in running}
-        if id not in parents:
-            for digest in dropped.layers:
-                if digest not in needed:
-                    self.layers.remove(digest)
+        for digest in self.layers.transient() - needed:
+            self.layers.discard(digest)
+
+    def _stored(self) -> tuple[SnapshotRecord, ...]:
+        files = self._layout.snapshots.glob("[0-9a-f]*.json")
+        records = (decode_own(file.read_bytes(), SnapshotRecord, what=str(file)) for file in files)
+        return tuple(sorted(records, key=lambda record: (record.created_s, record.id)))
+
+    async def _check_owner(self, id: str) -> None:
+        if self._tenant is not None and id not in self._made and isinstance(self.driver, SupportsReap):
+            for record in await self._all():
+                if record.id == id:
+                    self._check_owns(record.spec.tenant, f"sandbox {id}")
+
+    async def _all(self) -> tuple[SandboxRecord, ...]:
+        return await self._reaper().records()
+
+    def _owns(self, tenant: str) -> bool:
+        return self._tenant is None or self._tenant.tenant == tenant
+
+    def _check_owns(self, tenant: str, what: str) -> None:
+        if self._tenant is not None:
+            self._tenant.check_owns(tenant, what=what)
 
     async def _make(self, make: Callable[[str], Awaitable[SandboxRecord]], id: str | None) -> Sandbox:
         name = check_id(id, "sandbox") if id else new_id("sandbox", clock=self._clock)
         try:
-            return Sandbox(self.driver, await make(name), self)
+            made = Sandbox(self.driver, await make(name), self)
+            self._made.add(name)
+            return made
         except BaseException:
             if id is None:  # a given id may be another caller's living sandbox
                 with anyio.CancelScope(shield=True):
@@ -177,25 +283,17 @@ class Sandboxes:
     def _load(self, id: str) -> SnapshotRecord:
         file = self._file(id)
         try:
+            record = decode_own(file.read_bytes(), SnapshotRecord, what=str(file))
+        except FileNotFoundError:
+            raise CallerError(f"There is no snapshot {id}.", next_step="list them with `snapshot ls`.") from None
+        self._check_owns(record.tenant, f"snapshot {id}")
+        return record
+
+    def _store(self, record: SnapshotRecord) -> SnapshotRecord:
+        """Whole and on disk, or not at all. Records never change: who comes second gets the first one's."""
+        file = self._file(record.id)
+        try:
             return decode_own(file.read_bytes(), SnapshotRecord, what=str(file))
         except FileNotFoundError:
-            raise CallerError(f"There is no snapshot {id}.", next_step="list them with `sandbox ls`.") from None
-
-    def _store(self, record: SnapshotRecord) -> None:
-        """Whole and on disk, or not at all."""
-        file = self._file(record.id)
-        descriptor, temporary = tempfile.mkstemp(dir=file.parent, prefix=".")
-        try:
-            with os.fdopen(descriptor, "wb") as target:
-                target.write(canonical_bytes(record))
-                target.flush()
-                os.fsync(target.fileno())
-            Path(temporary).replace(file)
-            folder = os.open(file.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+            replace_whole(file, canonical_bytes(record))
+            return record

@@ -82,23 +82,30 @@ def as_is(uid: int, gid: int) -> tuple[int, int]:
 
 
 def copy(
-    source: Path | int, destination: Path, *, owner: Owner = as_root, without: frozenset[str] = frozenset()
+    source: Path | int,
+    destination: Path,
+    *,
+    owner: Owner = as_root,
+    without: frozenset[str] = frozenset(),
+    bytes_max: int | None = None,
 ) -> Tree:
     """Copies the members of `source` (a path, or a descriptor of a folder) into `destination`, a new folder.
 
     Args:
         owner: translates owners; where this process is not root, files are its own whatever the entry says.
         without: paths to leave out with all below them.
+        bytes_max: of all files together, holes counted as if they were written, since here they would be.
 
     Raises:
         CallerError: too many members, too deep, too large, or `source` is no folder.
     """
-    return _Walk(owner, without).run(source, destination)
+    bytes_max = limits.TREE_BYTES_MAX if bytes_max is None else bytes_max
+    return _Walk(owner, without, bytes_max).run(source, destination)
 
 
 def describe(source: Path, *, owner: Owner) -> Tree:
     """The same without copying."""
-    return _Walk(owner, frozenset()).run(source, None)
+    return _Walk(owner, frozenset(), limits.TREE_BYTES_MAX).run(source, None)
 
 
 def remove(path: Path) -> None:
@@ -122,9 +129,10 @@ def remove(path: Path) -> None:
 
 
 class _Walk:
-    def __init__(self, owner: Owner, without: frozenset[str]) -> None:
+    def __init__(self, owner: Owner, without: frozenset[str], bytes_max: int) -> None:
         self.owner = owner
         self.without = without
+        self.bytes_max = bytes_max
         self.entries: list[Entry] = []
         self.inodes: dict[tuple[int, int], str] = {}
         self.bytes = 0
@@ -199,6 +207,7 @@ class _Walk:
                 self.link(target, name, path, first)
             return
         self.inodes[key] = path
+        self.check_size(found.st_size)  # before the first byte: a hole costs its maker nothing
         uid, gid = self.owner(found.st_uid, found.st_gid)
         with _opened(fd, name, _READ, found) as inner:
             out = (
@@ -225,16 +234,19 @@ class _Walk:
         hashed = hashlib.sha256()
         size = 0
         while data := os.read(source, _COPY_BYTES):
+            self.check_size(len(data))
             size += len(data)
             self.bytes += len(data)
-            if self.bytes > limits.TREE_BYTES_MAX:
-                raise CallerError(f"A tree is larger than {limits.TREE_BYTES_MAX} bytes.")
             hashed.update(data)
             if out >= 0:
                 view = memoryview(data)
                 while view:
                     view = view[os.write(out, view) :]
         return size, hashed.hexdigest()
+
+    def check_size(self, more: int) -> None:
+        if self.bytes + more > self.bytes_max:
+            raise CallerError(f"A tree is larger than {self.bytes_max} bytes.")
 
     def link(self, target: int, name: str, path: str, first: str) -> None:
         """`first` is named from the root of the tree; `target` is the folder of `path`."""

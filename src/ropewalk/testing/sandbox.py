@@ -15,12 +15,13 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import anyio
 import msgspec
 import pytest
 
-from ropewalk.core.errors import CallerError
+from ropewalk.core.errors import CallerError, IntegrityError, UnavailableError
 from ropewalk.core.ids import new_id
 from ropewalk.core.outcomes import Termination
 from ropewalk.sandbox.contract import (
@@ -319,13 +320,47 @@ class SandboxConformance:
         assert await output(sandbox, "cat level; echo f*") == "19\nf18 f19"
         await sandbox.close()
 
+    async def test_holes_are_not_written_out_on_the_host(self, world: SandboxWorld) -> None:
+        async with await world.make() as sandbox:
+            await output(sandbox, "truncate -s 1T hole; echo kept > kept")
+            with pytest.raises(CallerError, match="larger"):
+                await sandbox.snapshot()
+            await output(sandbox, "truncate -s 1M hole")
+            async with await (await sandbox.snapshot()).fork_one() as child:
+                assert await output(child, "cat kept; stat -c %s hole") == f"kept\n{MIB}"
+
+    async def test_forks_get_no_idle_time_limit_or_labels_of_whoever_saved_the_state_first(
+        self, world: SandboxWorld
+    ) -> None:
+        ids = set()
+        for idle_s in (100.0, 200.0):
+            async with await world.make(idle_timeout_s=idle_s, labels={"of": str(idle_s)}) as sandbox:
+                await sandbox.write("a", "1")
+                snapshot = await sandbox.snapshot()
+                ids.add(snapshot.id)
+        assert len(ids) == 1
+        async with await snapshot.fork_one(idle_timeout_s=300.0) as child:
+            assert (child.record.spec.idle_timeout_s, child.record.spec.labels) == (300.0, {})
+
+    async def test_an_id_of_a_dead_sandbox_is_not_answered_for(self, world: SandboxWorld) -> None:
+        id, spec, other = new_id("sandbox"), world.spec(lease=Lease.DETACHED, idle_timeout_s=0.2), world.again()
+        await other.create(spec, id=id)
+        world.close(other)
+        await until(lambda: gone(world.driver))
+        with pytest.raises(UnavailableError):
+            await world.driver.create(spec, id=id)
+        await world.driver.destroy(id)
+
     async def test_unknown_and_foreign_snapshots_are_refused(self, world: SandboxWorld) -> None:
         async with await world.make() as sandbox:
             await sandbox.write("a", "1")
             record = (await sandbox.snapshot()).record
-        for wrong in ({"id": "snapshot:" + "0" * 32}, {"driver": "another"}):
-            with pytest.raises(CallerError):
-                await world.driver.fork(msgspec.structs.replace(record, **wrong), id=new_id("sandbox"))
+        wrong: tuple[dict[str, Any], ...] = (
+            {"id": "snapshot:" + "0" * 32}, {"driver": "another"}, {"layers": ("0" * 64,)},
+        )  # fmt: skip
+        for others in wrong:
+            with pytest.raises((CallerError, IntegrityError)):
+                await world.driver.fork(msgspec.structs.replace(record, **others), id=new_id("sandbox"))
         assert not list(world.layout.sandboxes.iterdir())
 
     async def test_destroy_is_idempotent_and_final(self, world: SandboxWorld) -> None:

@@ -57,12 +57,15 @@ class NoImages:
 
 
 class NoLayers:
-    """A layer store that remembers what was to be removed."""
+    """A layer store without layers."""
 
     def __init__(self) -> None:
         self.removed: list[str] = []
 
-    def remove(self, digest: str) -> None:
+    def transient(self) -> set[str]:
+        return set()
+
+    def discard(self, digest: str) -> None:
         self.removed.append(digest)
 
 
@@ -127,6 +130,7 @@ class UnsandboxedDriver:
             process = found[1]
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM if not self._prefix else signal.SIGKILL)
+                process.send_signal(signal.SIGCONT)  # tests stop agents
             await asyncio.to_thread(process.wait)
         shutil.rmtree(self.workdir(id), ignore_errors=True)
         self._socket(id).unlink(missing_ok=True)

@@ -9,15 +9,27 @@ import pty
 import signal
 import termios
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import anyio
 import pytest
 
-from ropewalk.core.errors import CallerError
+from ropewalk.core.errors import CallerError, UnavailableError
 from ropewalk.core.outcomes import Termination
-from ropewalk.sandbox import DiskFullError, FileError, Sandbox, Sandboxes, SandboxGoneError, TerminalSize
+from ropewalk.sandbox import (
+    DiskFullError,
+    ExecResult,
+    FileError,
+    Process,
+    Sandbox,
+    Sandboxes,
+    SandboxGoneError,
+    TerminalSize,
+    connection,
+    files,
+    process,
+)
 from ropewalk.sandbox.attach import attach
 from ropewalk.sandbox.protocol import WINDOW_BYTES
 from ropewalk.testing.unsandboxed import UnsandboxedDriver, namespaces_work, unsandboxed_service, unsandboxed_spec
@@ -449,3 +461,129 @@ async def test_a_lost_connection_is_made_again(sandbox: Sandbox) -> None:
     await sandbox.exec("sleep 4321 & true", detach=True)
     await sandbox.disconnect()
     assert "4321" in await commands(sandbox)
+
+
+@pytest.fixture
+async def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Sandbox, Callable[[], None]]]:
+    """A sandbox, and how to stop its agent for good, as code beside it could by starving it."""
+    for module, name in (
+        (process, "KILL_WAIT_S"), (process, "START_WAIT_S"), (process, "LAST_CHANCE_S"), (files, "CALL_TIMEOUT_S"),
+        (connection, "HELLO_TIMEOUT_S"),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, 0.3)
+    service = unsandboxed_service(tmp_path, prefix=())
+    driver = service.driver
+    assert isinstance(driver, UnsandboxedDriver)
+    async with await service.create(unsandboxed_spec()) as sandbox:
+        await sandbox.exec(["true"])
+        yield sandbox, lambda: driver.process(sandbox.id).send_signal(signal.SIGSTOP)
+
+
+async def test_a_starved_agents_time_limit_is_kept_from_outside(stopped: tuple[Sandbox, Callable[[], None]]) -> None:
+    sandbox, stop = stopped
+    stop()
+    start = time.monotonic()
+    result = await sandbox.exec("sleep 100", timeout_s=0.2)
+    assert time.monotonic() - start < 5
+    assert (result.termination, result.signal, result.ok) == (Termination.TIMEOUT, signal.SIGKILL, False)
+    for call in (lambda: sandbox.exec(["true"]), lambda: sandbox.read("x")):
+        with pytest.raises(SandboxGoneError) as caught:
+            await call()
+        assert not caught.value.termination.ours
+
+
+CALLS: dict[str, Callable[[Sandbox], Awaitable[object]]] = {
+    "read": lambda sandbox: sandbox.read("x"),
+    "read many": lambda sandbox: sandbox.read_many(["x", "y"]),
+    "write": lambda sandbox: sandbox.write("x", b"1"),
+    "write much": lambda sandbox: sandbox.write("x", bytes(8 << 20)),
+    "list": lambda sandbox: sandbox.list(),
+    "stat": lambda sandbox: sandbox.stat("x"),
+    "remove": lambda sandbox: sandbox.remove("x"),
+    "start": lambda sandbox: sandbox.start("sleep 100"),
+    "much input": lambda sandbox: sandbox.exec("sleep 100", stdin=bytes(8 << 20), timeout_s=0.2),
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+@pytest.mark.parametrize("again", [False, True], ids=["connected", "connects again"])
+async def test_no_call_waits_for_ever_for_an_agent_that_says_nothing(
+    stopped: tuple[Sandbox, Callable[[], None]], call: Callable[[Sandbox], Awaitable[object]], again: bool
+) -> None:
+    sandbox, stop = stopped
+    if again:
+        await sandbox.disconnect()
+    stop()
+    with anyio.fail_after(10):
+        try:
+            result = await call(sandbox)
+        except SandboxGoneError as error:
+            ended = error.termination
+        else:
+            assert isinstance(result, ExecResult)
+            ended = result.termination
+    assert ended is Termination.TIMEOUT
+
+
+async def test_output_that_never_ends_to_come_is_not_waited_for(stopped: tuple[Sandbox, Callable[[], None]]) -> None:
+    sandbox, stop = stopped
+    running = await sandbox.start("echo one; sleep 100", timeout_s=0.5)
+    with anyio.fail_after(10), pytest.raises(SandboxGoneError) as caught:
+        async for chunk in running:
+            assert chunk.data == b"one\n"
+            stop()
+    assert caught.value.termination is Termination.TIMEOUT
+
+
+async def test_a_cancelled_start_leaves_no_command(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def never(self: Process) -> None:
+        await anyio.sleep_forever()
+
+    await sandbox.exec(["true"])
+    with monkeypatch.context() as patch:
+        patch.setattr(Process, "started", never)
+        with anyio.move_on_after(0.1):
+            await sandbox.start(["sleep", "4321"])
+    assert "4321" not in await commands(sandbox)
+
+
+async def test_a_cancelled_connection_leaves_no_task(stopped: tuple[Sandbox, Callable[[], None]]) -> None:
+    sandbox, stop = stopped
+    await sandbox.disconnect()
+    before = len(asyncio.all_tasks())
+    stop()
+    with anyio.move_on_after(0.05):
+        await sandbox.exec(["true"])
+    assert len(asyncio.all_tasks()) == before
+
+
+async def test_whatever_ends_the_reader_ends_every_wait(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting = await sandbox.start("sleep 100")
+
+    def broken(self: Process, kind: int, payload: bytes) -> None:
+        raise ZeroDivisionError("a fault of ours")
+
+    monkeypatch.setattr(Process, "frame", broken)
+    waiting.signal(signal.SIGTERM)
+    with anyio.fail_after(5), pytest.raises(SandboxGoneError, match="a fault of ours"):
+        await waiting.wait()
+
+
+async def test_all_forks_are_closed_though_one_cannot_be(service: Sandboxes, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = []
+
+    async def destroy(id: str) -> None:
+        closed.append(id)
+        first = len(closed) == 1
+        await service.driver.destroy(id)
+        if first:
+            raise UnavailableError("the machine is on fire")
+
+    async with await service.create(unsandboxed_spec()) as made:
+        snapshot = await made.snapshot()
+        with monkeypatch.context() as patch:
+            patch.setattr(service, "destroy", destroy)
+            with pytest.raises(UnavailableError, match="fire"):
+                async with snapshot.fork(3):
+                    pass
+        assert len(closed) == 3

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import anyio
+import msgspec
 import pytest
 
-from ropewalk.core.errors import CallerError, IntegrityError, UnavailableError
+from ropewalk.core.errors import CallerError, DeniedError, IntegrityError, UnavailableError
 from ropewalk.core.ids import new_id
 from ropewalk.sandbox import Lease, Sandboxes, SandboxGoneError, SandboxRecord, SandboxSpec, SnapshotRecord
+from ropewalk.sandbox.layers import LayerStore
+from ropewalk.security.tenants import TenantContext
 from ropewalk.store.layout import Layout
 from ropewalk.testing.unsandboxed import (
     NoImages,
     NoLayers,
     UnsandboxedDriver,
-    unsandboxed_service,
     unsandboxed_spec,
 )
 
@@ -159,24 +161,94 @@ async def test_snapshots_are_found_after_a_restart(service: Sandboxes, tmp_path:
         again.snapshot(saved.id)
 
 
-async def test_dropping_a_snapshot_removes_only_what_nothing_needs(tmp_path: Path) -> None:
-    service = unsandboxed_service(tmp_path, prefix=())
-    layers = service.layers
-    assert isinstance(layers, NoLayers)
-    base = SnapshotRecord(
-        id="snapshot:" + "0" * 32, driver="x", tenant="t", parent=None, spec=unsandboxed_spec(layers=("wheel",)),
-        layers=("wheel", "a"), memory=False, unique_bytes=0, data_class="public", label="", created_s=1,
+def saved(number: int, layers: tuple[str, ...], *, tenant: str = "tests") -> SnapshotRecord:
+    return SnapshotRecord(
+        id=f"snapshot:{number:032x}", driver="x", tenant=tenant, parent=None, spec=unsandboxed_spec(tenant=tenant),
+        layers=layers, memory=False, unique_bytes=0, data_class="public", label=f"{number}", created_s=number,
     )  # fmt: skip
-    child = SnapshotRecord(
-        id="snapshot:" + "1" * 32, driver="x", tenant="t", parent=base.id, spec=unsandboxed_spec(layers=("wheel",)),
-        layers=("wheel", "a", "b"), memory=False, unique_bytes=0, data_class="public", label="", created_s=2,
-    )  # fmt: skip
-    service._store(base)
-    service._store(child)
-    await service.drop_snapshot(base.id)
-    assert layers.removed == []
-    await service.drop_snapshot(child.id)
-    assert sorted(layers.removed) == ["a", "b", "wheel"]
+
+
+async def test_dropping_a_snapshot_removes_only_what_snapshots_made_and_nothing_needs(tmp_path: Path) -> None:
+    """A task's, a grader's or an image's layers stay, whoever else stood on them; so do those of running sandboxes."""
+    layout = Layout(tmp_path / "state").ensure()
+    layers = LayerStore(layout)
+    (tmp_path / "disk").mkdir()
+
+    def written(name: str) -> str:
+        (tmp_path / "disk" / name).write_text(name)
+        return layers.add_tree(tmp_path / "disk", transient=True).digest
+
+    wheel = layers.add_files({"wheel": b""}).digest
+    low, middle, high, common = (written(name) for name in ("low", "middle", "high", "common"))
+    # Made by a snapshot first, and then by a task, too: now it is the task's.
+    assert layers.add_tree(tmp_path / "disk").digest == common
+    driver = UnsandboxedDriver(tmp_path / "s")
+    service = Sandboxes(driver, layout, images=NoImages(), layers=layers)
+    for record in (saved(0, (wheel, low)), saved(1, (wheel, low, middle, common)), saved(2, (wheel, low, high))):
+        service._store(record)
+    async with await service.create(unsandboxed_spec(layers=(wheel, low, high))):
+        await service.drop_snapshot(saved(0, ()).id)
+        await service.drop_snapshot(saved(2, ()).id)
+        assert layers.digests() == {wheel, low, middle, high, common}
+        await service.drop_snapshot(saved(1, ()).id)
+        assert layers.digests() == {wheel, low, high, common}
+    service._store(saved(3, (wheel,)))
+    await service.drop_snapshot(saved(3, ()).id)  # what an earlier one had to leave goes with the next
+    assert layers.digests() == {wheel, common}
+
+
+async def test_no_snapshot_is_dropped_while_somebody_keeps_one(service: Sandboxes, tmp_path: Path) -> None:
+    """In this process or another: the lock is the file's."""
+    service._store(saved(0, ()))
+    other = Sandboxes(service.driver, Layout(tmp_path / "state"), images=NoImages(), layers=NoLayers())
+    async with service.keeping(), other.keeping():
+        with anyio.move_on_after(0.1) as patience:
+            await other.drop_snapshot(saved(0, ()).id)
+        assert patience.cancelled_caught
+    async with other.dropping() as drop:
+        with anyio.move_on_after(0.1) as patience:
+            async with service.keeping():
+                raise AssertionError("not reached")
+        assert patience.cancelled_caught
+        await drop(saved(0, ()).id)
+    assert service.snapshots() == ()
+
+
+async def test_equal_states_are_one_snapshot_that_never_changes(service: Sandboxes) -> None:
+    first = service._store(saved(0, ()))
+    assert service._store(msgspec.structs.replace(first, label="again", created_s=9)) == first
+    assert service.snapshots() == (first,)
+
+
+async def test_a_tenant_sees_and_touches_only_its_own(service: Sandboxes, tmp_path: Path) -> None:
+    def of(tenant: str) -> Sandboxes:
+        return Sandboxes(
+            service.driver, Layout(tmp_path / "state"), images=NoImages(), layers=NoLayers(),
+            tenant=TenantContext(tenant=tenant),
+        )  # fmt: skip
+
+    mine, theirs = of("mine"), of("theirs")
+    service._store(saved(0, (), tenant="mine"))
+    snapshot = saved(0, ()).id
+    async with await mine.create(unsandboxed_spec(tenant="mine")) as sandbox:
+        assert [record.id for record in await mine.records()] == [sandbox.id]
+        assert await theirs.records() == ()
+        assert [record.id for record in mine.snapshots()] == [snapshot]
+        assert theirs.snapshots() == ()
+        with pytest.raises(SandboxGoneError):
+            await theirs.open(sandbox.id)
+        refused: list[Callable[[], Awaitable[object]]] = [
+            lambda: theirs.create(unsandboxed_spec(tenant="mine")), lambda: theirs.destroy(sandbox.id),
+            lambda: theirs.fork(snapshot), lambda: theirs.drop_snapshot(snapshot), lambda: theirs.save(sandbox.id),
+        ]  # fmt: skip
+        for call in refused:
+            with pytest.raises(DeniedError):
+                await call()
+        with pytest.raises(DeniedError):
+            theirs.snapshot(snapshot)
+        other = await of("mine").open(sandbox.id)
+        assert (await other.exec(["true"])).ok
+        await other.disconnect()
 
 
 async def test_an_unknown_snapshot_or_a_strange_id_is_refused(service: Sandboxes) -> None:

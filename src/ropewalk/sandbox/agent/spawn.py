@@ -230,4 +230,3 @@ def fork_as_user(path: bytes, argv: list[bytes], env: dict[bytes, bytes], stdio:
     if answer[:1] == b"u":
         raise StartError(126, f"cannot become user {user[4].decode('utf-8', 'replace')!r}: {why.strerror}") from why
     raise why
-

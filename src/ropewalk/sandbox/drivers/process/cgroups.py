@@ -136,6 +136,16 @@ def freeze(groups: Groups, *, frozen: bool, timeout_s: float = 1.0) -> bool:
     return False
 
 
+def is_frozen(groups: Groups) -> bool:
+    """Whether somebody stopped everything inside."""
+    path = groups.get("freezer", "")
+    with suppress(OSError):
+        if os.path.exists(f"{path}/cgroup.freeze"):
+            return _read(f"{path}/cgroup.freeze").strip() == "1"
+        return _read(f"{path}/freezer.state").strip() != "THAWED"
+    return False
+
+
 def measure(groups: Groups) -> dict[str, int | float | None]:
     """`cpu_s`, `cpu_wait_s`, `memory_bytes_peak`, `memory_bytes`, `out_of_memory_kills`; None where not accounted."""
     values: dict[str, int | float | None] = dict.fromkeys(

@@ -38,6 +38,7 @@ from ropewalk.sandbox.layers import LayerStore
 from ropewalk.store.layout import Layout
 
 START_TIMEOUT_S = 20.0
+POLL_S = 0.005
 
 
 class _Live:
@@ -85,7 +86,7 @@ class ProcessDriver:
 
     async def fork(self, snapshot: SnapshotRecord, *, id: str, lease: Lease = Lease.ATTACHED) -> SandboxRecord:
         """See the contract."""
-        snapshots.check(self._layout, snapshot, self.name)
+        snapshots.check(snapshot, self.name)
         spec = msgspec.structs.replace(snapshot.spec, layers=snapshot.layers, lease=lease)
         return await self._make(
             SandboxRecord(id=id, driver=self.name, spec=spec, snapshot=snapshot.id, created_s=self._clock.now_s())
@@ -97,9 +98,7 @@ class ProcessDriver:
         record = require(folder, id)
         try:
             return await anyio.to_thread.run_sync(
-                lambda: snapshots.save(
-                    self._layout, self.layers, folder, record, label=label, now_s=self._clock.now_s()
-                )
+                lambda: snapshots.save(self.layers, folder, record, label=label, now_s=self._clock.now_s())
             )
         except SandboxGoneError as error:
             raise self._gone(id, error) from error
@@ -179,12 +178,12 @@ class ProcessDriver:
         while id in self._making:
             await self._making[id].wait()
         if (existing := folder.record()) is not None:
-            return _same(existing, record)
+            return await self._existing(folder, existing, record)
         self._making[id] = anyio.Event()
         try:
             message = await anyio.to_thread.run_sync(self._planner.message, record, folder)
             if self._folders.make(record) is None:  # another process was faster
-                return _same(folder.record() or record, record)
+                return await self._existing(folder, folder.record() or record, record)
             try:
                 return await self._start(folder, record, message)
             except BaseException:
@@ -192,6 +191,21 @@ class ProcessDriver:
                 raise
         finally:
             self._making.pop(id).set()
+
+    async def _existing(self, folder: Folder, existing: SandboxRecord, wanted: SandboxRecord) -> SandboxRecord:
+        """The record of a sandbox that is there, once its agent can be reached."""
+        if existing.spec != wanted.spec or existing.snapshot != wanted.snapshot:
+            raise CallerError(f"{wanted.id} is another sandbox already.", next_step="take a fresh id.")
+        with anyio.move_on_after(START_TIMEOUT_S):
+            while (found := folder.processes()) is None or not found.init_pid:
+                if (owner := folder.owner()) is None or not owner.alive():
+                    break  # its maker died on the way
+                await anyio.sleep(POLL_S)  # another process is making it
+            if found is not None and found.alive():
+                return existing
+        raise UnavailableError(
+            f"{wanted.id} was made before and is dead.", next_step="destroy it, or take a fresh id.", retry_after_s=1.0
+        )
 
     async def _start(self, folder: Folder, record: SandboxRecord, message: Message) -> SandboxRecord:
         listener = folder.listen()
@@ -240,12 +254,6 @@ def _hung_up(stream: UNIXSocketStream) -> bool:
     poll = select.poll()
     poll.register(stream.extra(anyio.abc.SocketAttribute.raw_socket), select.POLLRDHUP)
     return bool(poll.poll(0))
-
-
-def _same(existing: SandboxRecord, wanted: SandboxRecord) -> SandboxRecord:
-    if existing.spec != wanted.spec or existing.snapshot != wanted.snapshot:
-        raise CallerError(f"{wanted.id} is another sandbox already.", next_step="take a fresh id.")
-    return existing
 
 
 def _refused(answer: Message | None) -> RopewalkError:

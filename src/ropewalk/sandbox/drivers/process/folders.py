@@ -13,19 +13,21 @@ import secrets
 import shutil
 import socket
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
 
-from ropewalk.core.errors import CallerError, UnavailableError
+from ropewalk.core.errors import UnavailableError
 from ropewalk.core.ids import check_id
 from ropewalk.core.records import Record, canonical_bytes, decode_own
+from ropewalk.machinery.files import replace_whole
 from ropewalk.sandbox.contract import SandboxGoneError, SandboxRecord
 from ropewalk.sandbox.drivers.process import processes
 from ropewalk.sandbox.drivers.process.spawner import remove_folder
 from ropewalk.store.layout import Layout
 
+_FRESH = ".new-"
 _BASE_FIRST = 200_000
 IDS = 65_536
 """User ids of one tenant."""
@@ -62,6 +64,10 @@ class Processes(Record):
         """Whether the sandbox still runs."""
         return processes.alive(self.pid, self.started)
 
+    def init_alive(self) -> bool:
+        """Whether the sandbox's first process still runs."""
+        return processes.alive(self.init_pid, self.init_started)
+
 
 class End(msgspec.Struct, frozen=True):
     """The last figures, written by the spawner. Any may be missing."""
@@ -92,6 +98,30 @@ class Folder:
             return decode_own((self.path / "owner.json").read_bytes(), Owner)
         except OSError:
             return None
+
+    def is_being_made(self) -> bool | None:
+        """Of a folder that is not whole yet: whether the process at work on it lives. None: it is whole."""
+        if not self.path.name.startswith(_FRESH):
+            return None
+        words = self.path.name.removeprefix(_FRESH).split("-")
+        return len(words) == 4 and all(map(str.isdigit, words[1:3])) and processes.alive(int(words[1]), int(words[2]))
+
+    @contextmanager
+    def saving(self, *, wait: bool) -> Iterator[bool]:
+        """One at a time saves the sandbox, in whatever process. Gives whether the turn is ours."""
+        try:
+            lock = os.open(self.path / "record.json", os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise SandboxGoneError(f"There is no sandbox {self.path.name}.") from None
+        try:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            except BlockingIOError:
+                yield False
+            else:
+                yield True
+        finally:
+            os.close(lock)
 
     def disown(self) -> None:
         """From now on only the sandbox's own life keeps its folder."""
@@ -178,10 +208,11 @@ class Folders:
             UnavailableError: no room.
         """
         folder = self.of(record.id)
-        fresh = self._root / f".new-{folder.path.name}-{os.getpid()}-{secrets.token_hex(4)}"
+        me = Owner.me()
+        fresh = self._root / f"{_FRESH}{folder.path.name}-{me.pid}-{me.started}-{secrets.token_hex(4)}"
         try:
             fresh.mkdir(mode=0o700)
-            (fresh / "owner.json").write_bytes(canonical_bytes(Owner.me()))
+            (fresh / "owner.json").write_bytes(canonical_bytes(me))
             (fresh / "record.json").write_bytes(canonical_bytes(record))
             try:
                 fresh.rename(folder.path)
@@ -214,9 +245,7 @@ class Folders:
                     bases[tenant] = max(bases.values(), default=_BASE_FIRST - IDS) + IDS
                     if bases[tenant] > 2**32 - 2 * IDS:
                         raise UnavailableError("No user ids are left for another tenant.")
-                    fresh = self._tenants.with_suffix(".new")
-                    fresh.write_bytes(canonical_bytes(bases))
-                    fresh.replace(self._tenants)
+                    replace_whole(self._tenants, canonical_bytes(bases))
                 self._bases = bases
                 return bases[tenant]
             finally:
@@ -235,11 +264,3 @@ def require(folder: Folder, id: str) -> SandboxRecord:
     if record is None:
         raise SandboxGoneError(f"There is no sandbox {id}.")
     return record
-
-
-def check_tenant(tenant: str) -> None:
-    """Raises:
-    CallerError: not a tenant's name.
-    """
-    if not (0 < len(tenant) <= 39 and tenant[0] != "-" and set(tenant) <= set("abcdefghijklmnopqrstuvwxyz0123456789-")):
-        raise CallerError(f"{tenant!r} is not a tenant's name.", next_step="use 1 to 39 of a-z, 0-9 and '-'.")

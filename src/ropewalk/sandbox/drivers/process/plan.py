@@ -17,10 +17,11 @@ from ropewalk.sandbox import default_image, privilege
 from ropewalk.sandbox.agent.source import agent_directory
 from ropewalk.sandbox.contract import Lease, SandboxRecord, SandboxSpec
 from ropewalk.sandbox.drivers.process import bubblewrap, cgroups
-from ropewalk.sandbox.drivers.process.folders import Folder, Folders, check_tenant
+from ropewalk.sandbox.drivers.process.folders import Folder, Folders
 from ropewalk.sandbox.drivers.process.spawner import LISTEN_FD
 from ropewalk.sandbox.images import PATH_VARIABLE, ImageRecord, ImageStore
 from ropewalk.sandbox.layers import LayerStore
+from ropewalk.security.tenants import check_tenant
 from ropewalk.store.layout import Layout
 
 CONFIGURATION_BYTES_MAX = 96 * 1024

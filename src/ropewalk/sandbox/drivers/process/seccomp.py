@@ -95,7 +95,9 @@ _PRLIMIT64 = (302, 261)
 """Only for the caller itself: a command that runs as the agent's user could else cut the agent's limits."""
 _SCHEDULING = ((144, 119), (142, 118), (314, 274), (203, 122))
 """sched_setscheduler, sched_setparam, sched_setattr and sched_setaffinity: not of process 1, which is the agent."""
-_SETPRIORITY = (141, 140)
+_SETPRIORITY, _IOPRIO_SET = (141, 140), (251, 30)
+"""Of one process that is not the agent: of a group or of a user the agent is a member, too."""
+_PRIO_PROCESS, _IOPRIO_WHO_PROCESS = 0, 1
 
 _CLONE_NEW = 0x7E020080
 """CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET and NEWTIME."""
@@ -130,6 +132,14 @@ def _unless_argument(offset: int, allowed: tuple[int, ...]) -> list[bytes]:
     """Allows only these values of an argument's low word."""
     tests = [_instruction(_JUMP_EQUAL, value, len(allowed) - at, 0) for at, value in enumerate(allowed)]
     return [_instruction(_LOAD, offset), *tests, _return(_EPERM), _return(_ALLOW)]
+
+
+def _only_of_others(which: int) -> list[bytes]:
+    """Allows calls whose first argument says "of one process" (`which`), unless the second names process 1."""
+    return [
+        _instruction(_LOAD, _ARGUMENT_0), _instruction(_JUMP_EQUAL, which, 1, 0), _return(_EPERM),
+        *_if_argument(_ARGUMENT_1, 1),
+    ]  # fmt: skip
 
 
 def _if_argument(offset: int, refused: int) -> list[bytes]:
@@ -168,7 +178,8 @@ def program(machine: str = "") -> bytes:
     code += _on(_PRLIMIT64[column], _unless_argument(_ARGUMENT_0, (0,)))
     for call in _SCHEDULING:
         code += _on(call[column], _if_argument(_ARGUMENT_0, 1))
-    code += _on(_SETPRIORITY[column], _if_argument(_ARGUMENT_1, 1))
+    code += _on(_SETPRIORITY[column], _only_of_others(_PRIO_PROCESS))
+    code += _on(_IOPRIO_SET[column], _only_of_others(_IOPRIO_WHO_PROCESS))
     numbers = [call[column] for call in _DENIED.values()]
     for number in numbers:
         if number is not None:

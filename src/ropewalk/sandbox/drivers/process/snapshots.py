@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import time
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ import msgspec
 
 from ropewalk.core import limits
 from ropewalk.core.errors import CallerError, IntegrityError, UnavailableError
-from ropewalk.core.records import canonical_bytes, content_id, decode_own
+from ropewalk.core.records import content_id
 from ropewalk.sandbox import privilege
 from ropewalk.sandbox.contract import Lease, SandboxGoneError, SandboxRecord, SandboxSpec, SnapshotRecord
 from ropewalk.sandbox.drivers.process import cgroups, processes
@@ -22,23 +21,24 @@ from ropewalk.sandbox.drivers.process.folders import IDS, Folder, Processes
 from ropewalk.sandbox.flatten import flatten
 from ropewalk.sandbox.layers import LayerStore
 from ropewalk.sandbox.trees import Owner
-from ropewalk.store.layout import Layout
+
+FREEZE_TIMEOUT_S = 5.0
+_UNSTOPPABLE = f"The sandbox's processes did not stop within {FREEZE_TIMEOUT_S:.0f} s."
 
 
-def save(
-    layout: Layout, layers: LayerStore, folder: Folder, record: SandboxRecord, *, label: str, now_s: float
-) -> SnapshotRecord:
-    """Freezes the sandbox, copies what it wrote, lets it go on, and records the outcome.
+def save(layers: LayerStore, folder: Folder, record: SandboxRecord, *, label: str, now_s: float) -> SnapshotRecord:
+    """Freezes the sandbox, copies what it wrote, lets it go on, and says what came out. Keeping that is the caller's.
 
     Raises:
+        CallerError: its disk holds what no layer may: files of more bytes than the disk has (holes), or too deep.
         SandboxGoneError: it is dead, or dies meanwhile.
-        UnavailableError: no room.
+        UnavailableError: no room, or it cannot be stopped.
     """
     found = folder.processes()
     if found is None or not found.alive():
         raise SandboxGoneError(f"Sandbox {record.id} is dead; its disk is gone.")
     known = layers.digests()
-    with _frozen(found):
+    with folder.saving(wait=True), _frozen(found):
         try:
             upper = os.open(f"/proc/{found.pid}/root/tmp/w/u", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
@@ -48,7 +48,10 @@ def save(
                 raise SandboxGoneError(f"Sandbox {record.id} died.")
             with os.scandir(upper) as members:
                 empty = next(members, None) is None
-            layer = None if empty else layers.add_tree(upper, owner=_owner(os.fstat(upper).st_uid))
+            # Files with holes may be larger than the disk they lie on; written out they would fill this machine's.
+            layer = None if empty else layers.add_tree(
+                upper, owner=_owner(os.fstat(upper).st_uid), bytes_max=record.spec.disk_bytes, transient=True
+            )  # fmt: skip
         finally:
             os.close(upper)
     stack = record.spec.layers
@@ -59,38 +62,25 @@ def save(
     if len(stack) > limits.SNAPSHOT_LAYERS_MAX:
         merged = flatten(layers, stack)
         stack, unique = (merged.digest,), merged.bytes
-    return _keep(layout, record, stack, unique_bytes=unique, label=label, now_s=now_s)
+    # What children get anew does not belong to the state: whoever saves it first would decide for all.
+    spec = msgspec.structs.replace(
+        record.spec, layers=stack, lease=Lease.ATTACHED, labels={}, idle_timeout_s=limits.SANDBOX_IDLE_TIMEOUT_S
+    )
+    return SnapshotRecord(
+        id=_id(spec, stack), driver=record.driver, tenant=spec.tenant, parent=record.snapshot, spec=spec, layers=stack,
+        memory=False, unique_bytes=unique, data_class=spec.data_class, label=label, created_s=now_s,
+    )  # fmt: skip
 
 
-def check(layout: Layout, snapshot: SnapshotRecord, driver: str) -> None:
+def check(snapshot: SnapshotRecord, driver: str) -> None:
     """Raises:
-    CallerError: another driver's, or not stored here.
+    CallerError: another driver's.
     IntegrityError: not what its id says.
     """
     if snapshot.driver != driver:
         raise CallerError(f"{snapshot.id} was made by the driver {snapshot.driver!r}, not by {driver!r}.")
-    stored = load(layout, snapshot.id)
-    if stored.layers != snapshot.layers or snapshot.id != _id(snapshot.spec, snapshot.layers):
+    if snapshot.id != _id(snapshot.spec, snapshot.layers):
         raise IntegrityError(f"{snapshot.id} does not hold the layers that its id stands for.")
-
-
-def load(layout: Layout, id: str) -> SnapshotRecord:
-    """A stored record.
-
-    Raises:
-        CallerError: there is none.
-        IntegrityError: it is damaged.
-    """
-    try:
-        return decode_own(_path(layout, id).read_bytes(), SnapshotRecord)
-    except FileNotFoundError:
-        raise CallerError(f"There is no snapshot {id!r}.", next_step="see `ropewalk sandbox ls`.") from None
-
-
-def _path(layout: Layout, id: str) -> Path:
-    if not re.fullmatch(r"snapshot:[0-9a-f]{32}", id):
-        raise CallerError(f"{id!r} is not the id of a snapshot.")
-    return layout.snapshots / f"{id.partition(':')[2]}.json"
 
 
 def _id(spec: SandboxSpec, layers: tuple[str, ...]) -> str:
@@ -99,28 +89,6 @@ def _id(spec: SandboxSpec, layers: tuple[str, ...]) -> str:
     for name in ("lease", "labels", "layers", "idle_timeout_s"):
         del plain[name]
     return content_id("snapshot", {"spec": plain, "layers": layers})
-
-
-def _keep(
-    layout: Layout, record: SandboxRecord, layers: tuple[str, ...], *, unique_bytes: int, label: str, now_s: float
-) -> SnapshotRecord:
-    spec = msgspec.structs.replace(record.spec, layers=layers, lease=Lease.ATTACHED)
-    id = _id(spec, layers)
-    path = _path(layout, id)
-    if path.exists():
-        return msgspec.structs.replace(load(layout, id), label=label)
-    saved = SnapshotRecord(
-        id=id, driver=record.driver, tenant=spec.tenant, parent=record.snapshot, spec=spec, layers=layers, memory=False,
-        unique_bytes=unique_bytes, data_class=spec.data_class, label=label, created_s=now_s,
-    )  # fmt: skip
-    fresh = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
-    try:
-        fresh.write_bytes(canonical_bytes(saved))
-        fresh.replace(path)
-    except OSError as error:
-        fresh.unlink(missing_ok=True)
-        raise UnavailableError(f"The snapshot cannot be recorded at {path}: {error.strerror}.") from error
-    return saved
 
 
 def _owner(base: int) -> Owner:
@@ -139,15 +107,18 @@ def _frozen(found: Processes) -> Iterator[None]:
     """Nothing inside runs meanwhile."""
     if "freezer" in found.groups:
         try:
-            if not cgroups.freeze(found.groups, frozen=True):
-                raise SandboxGoneError("The sandbox could not be frozen.")
+            if not cgroups.freeze(found.groups, frozen=True, timeout_s=FREEZE_TIMEOUT_S):
+                raise UnavailableError(_UNSTOPPABLE, retry_after_s=1.0)
             yield
         finally:
             cgroups.freeze(found.groups, frozen=False)
         return
     stopped: dict[int, int] = {}
     try:
+        deadline = time.monotonic() + FREEZE_TIMEOUT_S
         while fresh := _running(found.init_pid, stopped):
+            if time.monotonic() > deadline:
+                raise UnavailableError(_UNSTOPPABLE, retry_after_s=1.0)
             for pid, started in fresh.items():
                 with suppress(OSError):
                     os.kill(pid, signal.SIGSTOP)

@@ -48,7 +48,7 @@ class Sandbox:
         self.reply = reply
         self.pid = pid
         self.started = processes.start_time(pid) or 0
-        self.init_pid = 0
+        self.init_pid = self.init_started = 0
         self.pidfd = os.pidfd_open(pid)
         self.failure = b""
         self.info = b""
@@ -127,13 +127,17 @@ class Spawner:
         self.parents = request["parents"]
         groups = cgroups.create(request["parents"], request["name"], **request["limits"]) if request["parents"] else {}
         request["groups"] = groups
-        pipes = [os.pipe() for _ in range(3)]
+        pipes: list[tuple[int, int]] = []
+        parent = os.getpid()
         try:
-            parent = os.getpid()
+            pipes.extend(os.pipe() for _ in range(3))
             pid = cgroups.fork(groups)
         except OSError as error:
             if os.getpid() != parent:
                 report(pipes[0][1], "control groups", error)
+            for ends in pipes:
+                for fd in ends:
+                    os.close(fd)
             cgroups.remove(groups)
             raise
         if pid == 0:
@@ -187,6 +191,7 @@ class Spawner:
         sandbox.info += data
         with suppress(ValueError, KeyError):
             sandbox.init_pid = json.loads(sandbox.info)["child-pid"]
+            sandbox.init_started = processes.start_time(sandbox.init_pid) or 0
             write_down(sandbox)
             sandbox.announced = True
             sandbox.answer({"event": "started", "pid": sandbox.pid, "init": sandbox.init_pid})
@@ -292,27 +297,18 @@ def data_file(data: bytes) -> int:
 
 
 def kill_rest(sandbox: Sandbox) -> None:
-    """The first process of a process namespace takes all others with it; before there is one, groups tell."""
-    with suppress(OSError):
-        if sandbox.init_pid and sandbox.pid in self_children(sandbox.init_pid):
-            os.kill(sandbox.init_pid, signal.SIGKILL)
-        elif not sandbox.init_pid:
-            os.kill(sandbox.pid, signal.SIGKILL)
-
-
-def self_children(init_pid: int) -> tuple[int, ...]:
-    """The parent of a process, as a tuple; empty when it is gone."""
-    with suppress(OSError), open(f"/proc/{init_pid}/stat", "rb") as file:
-        return (int(file.read().rpartition(b")")[2].split()[1]),)
-    return ()
+    """The first process of a process namespace takes all others with it; before there is one, bubblewrap has none."""
+    if sandbox.init_pid:
+        processes.kill(sandbox.init_pid, sandbox.init_started)
+    else:
+        processes.kill(sandbox.pid, sandbox.started)
 
 
 def write_down(sandbox: Sandbox) -> None:
     """Who the sandbox's processes are, for whoever cleans up after a crash."""
-    init_started = processes.start_time(sandbox.init_pid) if sandbox.init_pid else 0
     write_file(sandbox.folder, "processes.json", {
         "pid": sandbox.pid, "started": sandbox.started,
-        "init_pid": sandbox.init_pid, "init_started": init_started or 0, "groups": sandbox.groups,
+        "init_pid": sandbox.init_pid, "init_started": sandbox.init_started, "groups": sandbox.groups,
     })  # fmt: skip
 
 
