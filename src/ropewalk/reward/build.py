@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 from typing import Any, Final
 
 import anyio.to_thread
+import msgspec
 
 from ropewalk.core import limits
 from ropewalk.core.errors import CallerError
@@ -20,7 +21,7 @@ from ropewalk.reward.spec import GraderLimits, GraderSpec
 from ropewalk.reward.suite import Emission, SuitePlan, SuiteRecord, SuiteRunner, TestOutcome, probe_files
 from ropewalk.reward.values.assertions import Kind
 from ropewalk.reward.values.codec import is_plain, same
-from ropewalk.reward.values.entropy import GUESS_BITS_MIN, guess_bits, outlines_in
+from ropewalk.reward.values.entropy import GUESS_BITS_MIN, Telling, guess_bits
 from ropewalk.reward.values.expected import (
     ExpectedRecord,
     ExpectedTest,
@@ -31,6 +32,8 @@ from ropewalk.reward.values.expected import (
     tolerance_of,
 )
 from ropewalk.reward.values.instrument import Instrumented, instrument
+from ropewalk.reward.values.lenient import lenient
+from ropewalk.reward.values.visible import seen_among, seen_in
 from ropewalk.sandbox.contract import SandboxSpec
 from ropewalk.store.contract import Blobs
 
@@ -146,18 +149,24 @@ class _Build:
             expected = self._expected(recordings)
             keys = tuple(test.key for test in expected.tests)
             await self._check_shipped(reference, expected, keys)
-            killers, killer_values = await self._kill(broken, expected, keys)
+            killers, killer_values, seen = await self._kill(broken, expected, keys)
             visible = [content.decode("utf-8", "replace") for content in visible_files.values()]
             visible += await self._sources(broken)
-        visible += [module.shipped for module in self._modules.values()]
-        bits = guess_bits(
-            ((value.kind, json.loads(value.value)) for value in killer_values),
-            await anyio.to_thread.run_sync(outlines_in, visible),
-        )
+        visible += [content.decode("utf-8", "replace") for content in self._test_files(shipped=True).values()]
+        bits = await anyio.to_thread.run_sync(self._guess_bits, killer_values, visible, seen)
         if bits < GUESS_BITS_MIN:
             raise _Refused("low_entropy", f"{len(killer_values)} telling values are worth {bits:.0f} bits")
         names = {test.key: test.node_id for test in recordings[0].tests}
         return await self._store(expected, bits, [names[key] for key in killers], names, len(killer_values))
+
+    def _guess_bits(self, values: list[ExpectedValue], texts: list[str], seen: tuple[Any, ...]) -> float:
+        computable = frozenset().union(*(module.computable for module in self._modules.values()))
+        telling = [
+            Telling(value.kind, json.loads(value.value), value.tolerance)
+            for value in values
+            if value.point not in computable
+        ]
+        return guess_bits(telling, seen_in(texts) | seen_among(seen))
 
     async def _create(self, stack: AsyncExitStack) -> Box:
         draft = self._draft
@@ -200,9 +209,10 @@ class _Build:
         return suite_plan(self._draft, tests=tests, hash_seed=seed, node_ids=node_ids)
 
     async def _install(self, box: Box, *, shipped: bool) -> None:
-        await box.write_many(
-            {f"{self._draft.workdir}/{path}": content for path, content in self._test_files(shipped=shipped).items()}
-        )
+        await self._write(box, self._test_files(shipped=shipped))
+
+    async def _write(self, box: Box, files: Mapping[str, bytes]) -> None:
+        await box.write_many({f"{self._draft.workdir}/{path}": content for path, content in files.items()})
 
     def _test_files(self, *, shipped: bool) -> dict[str, bytes]:
         files = dict(self._files)
@@ -296,16 +306,24 @@ class _Build:
 
     async def _kill(
         self, box: Box, expected: ExpectedRecord, keys: tuple[str, ...]
-    ) -> tuple[list[str], list[ExpectedValue]]:
-        """Tests that tell the broken source from the reference, and the values that do."""
-        await self._install(box, shipped=True)
-        record = await self._runner.run(box, self._plan(keys, seed=0, node_ids=False))
+    ) -> tuple[list[str], list[ExpectedValue], tuple[Any, ...]]:
+        """Tests that tell the broken source from the reference, the values that do, and what lay within reach.
+
+        The tests go on after exceptions, so that each value is asked for and those that the broken source gets right
+        do not count. What can be seen is looked for here and not on the reference, where results of right code lie
+        about everywhere.
+        """
+        files = self._test_files(shipped=True)
+        going_on = {path: lenient(module.shipped).encode() for path, module in self._modules.items()}
+        await self._write(box, {**files, **going_on})
+        plan = msgspec.structs.replace(self._plan(keys, seed=0, node_ids=True), look=True)
+        record = await self._runner.run(box, plan)
         outcomes = {test.key: test for test in record.tests}
         telling = {test.key: differing(test, outcomes.get(test.key)) for test in expected.tests}
         killers = [key for key in keys if telling[key]]
         if not killers:
             raise _Refused("no_voting_killer", "no value that votes differs on the broken source")
-        return killers, [value for key in killers for value in telling[key]]
+        return killers, [value for key in killers for value in telling[key]], record.seen
 
     async def _sources(self, box: Box) -> list[str]:
         """The declared files as the policy finds them."""

@@ -43,6 +43,8 @@ class SuitePlan(Record):
     hash_seed: int = 0
     reach: tuple[str, ...] = ()
     """Folders, relative to `workdir`: note which of their functions each test calls. Slow; empty: off."""
+    look: bool = False
+    """Tell which values are within reach of the code under test (`values/look.py`). Slow; trusted runs only."""
     collect_only: bool = False
     node_ids: bool = True
     """Report node ids and failure texts. Off when grading: a parametrised id can spell out an expected value."""
@@ -87,6 +89,8 @@ class SuiteRecord(Record):
     tests: tuple[TestOutcome, ...]
     complete: bool
     """The end record came, once and last, and every line before it was well formed."""
+    seen: tuple[Any, ...] = ()
+    """Encoded values within reach of the code under test, where the plan asks for them."""
     problem: str = ""
     """Why it is not complete, or what pytest could not collect."""
     exit_code: int | None
@@ -119,7 +123,7 @@ class SuiteRunner:
         Raises:
             SandboxGoneError: the sandbox died.
         """
-        files = probe_files() if probe is None else probe
+        files = probe_files(look=plan.look) if probe is None else probe
         await box.write_many({f"{PROBE_DIR}/{name}": data for name, data in files.items()})
         result = await box.exec(
             ["python3", "-P", "-s", "-B", f"{PROBE_DIR}/probe.py"],
@@ -136,13 +140,16 @@ class SuiteRunner:
         return await anyio.to_thread.run_sync(lambda: read_record(result, node_ids=plan.node_ids))
 
 
-def probe_files() -> dict[str, bytes]:
-    """The probe of this version: file name → content."""
-    return {
+def probe_files(*, look: bool = False) -> dict[str, bytes]:
+    """The probe of this version: file name → content; with what `SuitePlan.look` needs or without it."""
+    files = {
         "probe.py": (_HERE / "probe.py").read_bytes(),
         "encode.py": (_HERE / "encode.py").read_bytes(),
         "suite.ini": b"[pytest]\n",
     }
+    if look:
+        files["ropewalk_look.py"] = (_HERE / "look.py").read_bytes()
+    return files
 
 
 def _for_probe(plan: SuitePlan) -> dict[str, Any]:
@@ -175,6 +182,7 @@ def read_record(result: CommandResult, *, node_ids: bool = True) -> SuiteRecord:
     return SuiteRecord(
         tests=tuple(reader.tests),
         complete=not problem,
+        seen=tuple(reader.seen),
         problem=problem or "; ".join(reader.problems)[:500],
         exit_code=result.exit_code,
         signal=result.signal,
@@ -186,12 +194,13 @@ def read_record(result: CommandResult, *, node_ids: bool = True) -> SuiteRecord:
 
 
 class _Reader:
-    """Follows the record's grammar: c* x* (b (v|p)* r? e)* z."""
+    """Follows the record's grammar: c* x* (b (v|p)* r? e)* z, with s anywhere."""
 
     def __init__(self, *, node_ids: bool) -> None:
         self._node_ids = node_ids
         self.tests: list[TestOutcome] = []
         self.problems: list[str] = []
+        self.seen: list[Any] = []
         self.ended = False
         self._lines = 0
         self._open = False
@@ -221,6 +230,8 @@ class _Reader:
                         point=point, occurrence=occurrence, value=value, expected=expected, tolerance=tuple(tolerance)
                     )
                 )
+            case ["s", list(values)]:
+                self.seen += values
             case ["r", str(key), list(names)] if self._open and key == self.tests[-1].key:
                 self._reached = tuple(str(name) for name in names)
             case ["e", str(key), str(outcome), float(seconds), str(message)] if (
@@ -259,6 +270,8 @@ def _is_wordless(parts: Any) -> bool:
             return bool(text == "")
         case ["x", text, message]:
             return bool(text == message == "")
+        case ["s" | "r" | "p", *_]:
+            return False
     return True
 
 

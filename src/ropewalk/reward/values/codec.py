@@ -11,6 +11,7 @@ identity, by which Python lets `[nan] == [nan]` pass, does not travel.
 
 from __future__ import annotations
 
+import builtins
 import math
 from collections.abc import Hashable
 from decimal import Decimal
@@ -21,6 +22,7 @@ Number = int | float | complex | Decimal | Fraction
 
 _NUMBER_TEXT_MAX = 40_000
 _KEY_NODES_MAX = 2_000
+_BASES_MAX = 64
 _SEQUENCES = frozenset({"l", "t", "q", "sl"})
 _NAN = ("nan",)
 
@@ -66,6 +68,19 @@ def exception_names(value: Any) -> tuple[str, ...]:
     if _tag(value) == "E" and len(value) == 3 and isinstance(value[1], list):
         return tuple(name for name in value[1] if isinstance(name, str))
     return ()
+
+
+def is_lineage(names: tuple[str, ...]) -> bool:
+    """Whether a type can have these bases: none twice, each builtin one followed by all of its own bases."""
+    if len(set(names)) != len(names) or len(names) > _BASES_MAX:
+        return False
+    for at, name in enumerate(names):
+        kind = getattr(builtins, name.removeprefix("builtins."), None) if name.startswith("builtins.") else None
+        if not isinstance(kind, type):
+            continue
+        if not {f"builtins.{base.__name__}" for base in kind.__mro__[1:-1]} <= set(names[at + 1 :]):
+            return False
+    return True
 
 
 def is_plain(value: Any) -> bool:

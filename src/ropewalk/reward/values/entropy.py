@@ -2,121 +2,107 @@
 
 Whoever controls the candidate's process can report any value. What keeps a forger from being paid is that the right
 values are not there to be read, so a grader states how many bits its voting values are worth. The estimate is on the
-low side: a value counts once however often it is expected, and a value that is spelled out anywhere in what the
-candidate can see (visible tests, shipped inputs) counts nothing.
+low side: a value counts once however often it is expected, nothing if it can be seen, and little if it is made of
+what can be seen or if many values would do.
 """
 
 from __future__ import annotations
 
-import ast
-import doctest
-import json
 import math
 from collections.abc import Iterable
-from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from ropewalk.core.syntax import parse_module
-from ropewalk.reward.values.assertions import Kind, name_of
+from ropewalk.reward.values.assertions import Kind
 from ropewalk.reward.values.codec import children, number_of
-from ropewalk.reward.values.encode import encode
+from ropewalk.reward.values.visible import (
+    SEPARATOR,
+    Visible,
+    in_order,
+    items_of,
+    outline,
+    plain_number,
+)
 
 GUESS_BITS_MIN: Final = 10.0
 """A grader below this is refused: one forgery in a thousand would be paid."""
 _VALUE_BITS_MAX = 40.0
-_RANGE_MAX = 1_000
-_DECIMAL_MAX = 10**4000
-"""Python refuses to write longer numbers in decimal."""
+_TEXT_BITS_MAX = 24.0
+_NEAR_BITS = 2.0
+"""Of a value that is part of something visible, or one trivial step away from it."""
+_NEAR_BITS_ALL = 6.0
+"""Of all such values together: one trivial function may yield them all."""
+_PIECE_BITS = 3.0
+"""Of a stretch that stands somewhere in what is visible."""
+_PIECE_TEXT_MIN = 3
+_PIECE_ITEMS_MIN = 2
+_LOOKED_AT_MAX = 200
 
 
-def guess_bits(values: Iterable[tuple[Kind, Any]], visible: frozenset[str]) -> float:
-    """Bits of all values together.
+class Telling(NamedTuple):
+    """A value that the broken source gets wrong."""
 
-    Args:
-        values: How each is compared, and the encoded expected value (None for TRUTH).
-        visible: Outlines of values that can be seen (`outlines_in`).
-    """
-    distinct: dict[str, float] = {}
-    for kind, value in values:
-        if kind == Kind.TRUTH:
-            distinct["truth"] = 1.0
-        elif kind == Kind.RAISES:
-            distinct[outline(value)] = 2.0
-        else:
-            outlined = outline(value)
-            bits = 0.0 if outlined in visible else _bits(value)
-            distinct[outlined] = min(bits, distinct.get(outlined, bits))
-    return sum(distinct.values())
+    kind: Kind
+    value: Any
+    """Encoded expected value."""
+    tolerance: tuple[float, ...] = ()
 
 
-def outline(value: Any) -> str:
-    """A text that is equal for values that look alike: the types of sequences and of numbers do not matter."""
-    return json.dumps(_outline(value), sort_keys=True)
+def guess_bits(values: Iterable[Telling], visible: Visible) -> float:
+    """Bits of all values together."""
+    held: set[str] = set()
+    near: dict[str, float] = {}
+    far: dict[str, float] = {}
+    for telling in values:
+        if telling.kind in (Kind.TRUTH, Kind.RAISES):
+            # Everybody knows the answer to the one, and an exception may be of many types at once.
+            held.add(telling.kind)
+            continue
+        name = outline(telling.value)
+        if name in visible.wholes:
+            continue
+        bits, is_near = _worth(telling, visible)
+        kept = near if is_near else far
+        kept[name] = min(bits, kept.get(name, bits))
+    easy = sum(bits for name, bits in near.items() if name not in far)
+    return len(held) + min(easy, _NEAR_BITS_ALL) + sum(min(bits, near.get(name, bits)) for name, bits in far.items())
 
 
-def outlines_in(sources: Iterable[str]) -> frozenset[str]:
-    """Outlines of all literal values spelled out in Python sources; sources that do not parse have none."""
-    return frozenset().union(*map(_outlines_in, sources))
+def _worth(telling: Telling, visible: Visible) -> tuple[float, bool]:
+    """Bits, and whether the value is a step away from what is visible."""
+    value = telling.value
+    if telling.kind == Kind.CLOSE:
+        return _close_bits(value, telling.tolerance, visible), False
+    is_near = outline(value) in visible.near
+    if telling.kind == Kind.MULTISET:
+        ordered = ["l", in_order(items_of(value))]
+        is_near = is_near or outline(ordered) in visible.wholes or outline(ordered) in visible.near
+    bits = _bits(value, visible)
+    return (min(bits, _NEAR_BITS), True) if is_near and bits > 1.0 else (bits, False)
 
 
-@lru_cache(maxsize=128)
-def _outlines_in(source: str) -> frozenset[str]:
-    # Many graders are built against the same source.
-    try:
-        tree = parse_module(source)
-    except (SyntaxError, ValueError, RecursionError):
-        return frozenset()
-    found: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.expr):
-            found.update(_literal_outlines(node))
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and ">>>" in node.value:
-            found |= outlines_in(_shown_in(node.value))
-    return frozenset(found)
+def _close_bits(value: Any, tolerance: tuple[float, ...], visible: Visible) -> float:
+    """The room that the value may be in against the room that will do."""
+    number = plain_number(value)
+    if number is None:
+        inner = children(value)
+        if not inner:
+            return _bits(value, visible)
+        parts = {outline(part): _close_bits(part, tolerance, visible) for part in inner}
+        return min(sum(parts.values()), _VALUE_BITS_MAX)
+    relative, absolute = tolerance if len(tolerance) == 2 else (0.0, 0.0)
+    margin = max(relative * abs(number), absolute)
+    if any(abs(number - seen) <= margin for seen in visible.numbers):
+        return 0.0
+    rounded = round(number)
+    bits = _bits(value, visible)
+    if abs(number - rounded) <= margin:
+        bits = min(bits, _bits(rounded, visible))
+    if margin == 0.0:
+        return bits
+    return min(bits, max(0.0, math.log2(max(abs(number), margin) / margin) - 1.0))
 
 
-def _shown_in(docstring: str) -> list[str]:
-    """What the examples of a docstring call, and what they say comes out."""
-    try:
-        examples = doctest.DocTestParser().get_examples(docstring)
-    except ValueError:
-        return []
-    return [text for example in examples for text in (example.source, example.want.strip())]
-
-
-def _literal_outlines(node: ast.expr) -> list[str]:
-    try:
-        if isinstance(node, ast.Call) and name_of(node.func) == "range" and 1 <= len(node.args) <= 3:
-            span = range(*(ast.literal_eval(argument) for argument in node.args))
-            return [outline(encode(list(span)))] if len(span) <= _RANGE_MAX else []
-        if isinstance(node, (ast.Constant, ast.Tuple, ast.List, ast.Set, ast.Dict, ast.UnaryOp)):
-            return [outline(encode(ast.literal_eval(node)))]
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError, OverflowError):
-        pass
-    return []
-
-
-def _outline(value: Any) -> Any:
-    number = number_of(value)
-    if number is not None:
-        if isinstance(number, int):
-            return ["n", str(int(number)) if abs(number) < _DECIMAL_MAX else hex(number)]
-        try:
-            plain = complex(number)
-        except OverflowError:
-            return ["n", str(value)]
-        whole = plain.imag == 0 and math.isfinite(plain.real) and plain.real == int(plain.real)
-        return ["n", str(int(plain.real)) if whole else str(plain)]
-    if isinstance(value, list) and value and value[0] == "r":
-        span = range(*(number_of(part) for part in value[1:]))  # type: ignore[arg-type]
-        return ["+", *(["n", str(item)] for item in span[:_RANGE_MAX])]
-    inner = children(value)
-    if inner or (isinstance(value, list) and value[1:] == [[]]):
-        return ["+", *map(_outline, inner)]
-    return value
-
-
-def _bits(value: Any) -> float:
+def _bits(value: Any, visible: Visible) -> float:
     number = number_of(value)
     if isinstance(number, bool) or value is None:
         return 1.0
@@ -127,16 +113,71 @@ def _bits(value: Any) -> float:
     if number is not None:
         return 8.0
     if isinstance(value, str):
-        return min(4.0 * len(value), 24.0) or 1.0
+        return _text_bits(value, visible)
     tag = value[0]
     if tag == "b" or tag == "s":
-        return min(2.0 * len(value[1]), 24.0) or 1.0
+        return min(2.0 * len(value[1]), _TEXT_BITS_MAX) or 1.0
     if tag in ("T", "c"):
         return 2.0
     if tag == "r":
-        return sum({outline(part): _bits(part) for part in value[1:]}.values())
+        return sum({outline(part): _part_bits(part, visible) for part in value[1:]}.values())
     inner = children(value)
     if not inner and tag in ("dt", "dd", "tm", "td"):
         return 12.0
     # Equal parts tell nothing new.
-    return min(1.0 + sum({outline(part): _bits(part) for part in inner}.values()), _VALUE_BITS_MAX)
+    bits = 1.0 + sum({outline(part): _part_bits(part, visible) for part in inner}.values())
+    return min(bits, _run_bits(value, visible), _VALUE_BITS_MAX)
+
+
+def _part_bits(part: Any, visible: Visible) -> float:
+    name, bits = outline(part), _bits(part, visible)
+    return min(bits, _NEAR_BITS) if name in visible.wholes or name in visible.near else bits
+
+
+def _text_bits(text: str, visible: Visible) -> float:
+    bits, at, low = 0.0, 0, text.lower()[:_LOOKED_AT_MAX]
+    while at < len(low) and bits < _TEXT_BITS_MAX:
+        length = _longest(low, at, visible.text)
+        if length >= _PIECE_TEXT_MIN:
+            bits, at = bits + _PIECE_BITS, at + length
+        else:
+            bits, at = bits + 4.0, at + 1
+    return min(bits, _TEXT_BITS_MAX) or 1.0
+
+
+def _longest(text: str, at: int, within: str) -> int:
+    """Length of the longest stretch from there that stands within a text."""
+    low, high = 0, 1
+    while at + high <= len(text) and text[at : at + high] in within:
+        low, high = high, high * 2
+    high = min(high, len(text) - at + 1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if text[at : at + middle] in within:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _run_bits(value: Any, visible: Visible) -> float:
+    """Bits of a sequence put together from stretches of visible ones."""
+    items = items_of(value)[:_LOOKED_AT_MAX]
+    if len(items) < _PIECE_ITEMS_MIN:
+        return _VALUE_BITS_MAX
+    names = [outline(item) for item in items]
+    bits, at = 1.0, 0
+    while at < len(items) and bits < _VALUE_BITS_MAX:
+        length = _PIECE_ITEMS_MIN - 1
+        while at + length < len(items) and _stretch(names[at : at + length + 1]) in visible.runs:
+            length += 1
+        if length >= _PIECE_ITEMS_MIN:
+            bits += _PIECE_BITS
+        else:
+            bits += _part_bits(items[at], visible)
+        at += length
+    return bits
+
+
+def _stretch(names: list[str]) -> str:
+    return f"{SEPARATOR}{SEPARATOR.join(names)}{SEPARATOR}"

@@ -9,7 +9,7 @@ from typing import Any
 from ropewalk.core.records import Record
 from ropewalk.reward.suite import Emission, TestOutcome
 from ropewalk.reward.values.assertions import Kind
-from ropewalk.reward.values.codec import close, exception_names, number_of, same, same_multiset
+from ropewalk.reward.values.codec import close, exception_names, is_lineage, number_of, same, same_multiset
 
 
 class ExpectedValue(Record):
@@ -58,7 +58,9 @@ def matches(expected: ExpectedValue, actual: Any) -> bool:
             return close(wanted, actual, relative=expected.tolerance[0], absolute=expected.tolerance[1])
         case Kind.RAISES:
             names = exception_names(actual)
-            return any(isinstance(kind, list) and kind[:1] == ["T"] and kind[1] in names for kind in wanted[1])
+            return is_lineage(names) and any(
+                isinstance(kind, list) and kind[:1] == ["T"] and kind[1] in names for kind in wanted[1]
+            )
     return same(wanted, actual)
 
 
@@ -76,16 +78,18 @@ def record_matches(expected: ExpectedTest, actual: TestOutcome) -> bool:
 
 
 def differing(expected: ExpectedTest, actual: TestOutcome | None) -> tuple[ExpectedValue, ...]:
-    """Voting values that a wrong source reports otherwise, or never reports."""
+    """Voting values that a wrong source was asked for and reported otherwise.
+
+    What it was never asked for may be right in it.
+    """
     emissions: Sequence[Emission] = actual.emissions if actual else ()
     reported = {(emission.point, emission.occurrence): emission.value for emission in emissions}
     return tuple(
         value
         for value in expected.values
         if value.votes
-        and not (
-            (value.point, value.occurrence) in reported and matches(value, reported[value.point, value.occurrence])
-        )
+        and (value.point, value.occurrence) in reported
+        and not matches(value, reported[value.point, value.occurrence])
     )
 
 

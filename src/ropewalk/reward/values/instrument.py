@@ -24,7 +24,7 @@ from ropewalk.reward.values.assertions import (
     of_statement,
     raising,
 )
-from ropewalk.reward.values.scopes import Scope, parametrised
+from ropewalk.reward.values.scopes import Scope, inner_binding, parametrised
 
 EMITTER: Final = "_ropewalk"
 SOURCE_BYTES_MAX: Final = 2_000_000
@@ -42,6 +42,8 @@ class Instrumented:
     """Point → how it is compared."""
     changed: bool
     """Whether there was anything to take apart or to drop."""
+    computable: frozenset[str] = frozenset()
+    """Points whose expected side calls functions that are shipped: whoever is tested can call them, too."""
 
 
 @dataclass(frozen=True)
@@ -72,11 +74,15 @@ def instrument(
     """
     recording = _Module(text, prefix, excluded, only)
     shipped = _Module(text, prefix, excluded, only)
+    try:
+        forms = {"recording": recording.rewrite(shipped=False), "shipped": shipped.rewrite(shipped=True)}
+    except RecursionError as error:
+        raise CallerError("A test module nests its expressions too deeply.") from error
     return Instrumented(
-        recording=recording.rewrite(shipped=False),
-        shipped=shipped.rewrite(shipped=True),
+        **forms,
         kinds=recording.kinds,
         changed=bool(recording.kinds) or recording.pruned,
+        computable=frozenset(shipped.computable),
     )
 
 
@@ -93,14 +99,17 @@ class _Module:
             raise CallerError(f"A test module does not parse: {error}.") from error
         self.points: dict[int, list[_Point]] = {}
         self.kinds: dict[str, Kind] = {}
+        self.computable: set[str] = set()
         for test in self.tests:
             self._find_points(test, excluded)
 
     def rewrite(self, *, shipped: bool) -> str:
         """The module's new source. Works once: it takes the tree apart."""
         if shipped:
-            for slot in [slot for scope, name in self._strippable() for slot in scope.bindings[name].slots]:
-                slot.empty()
+            bindings = [scope.bindings[name] for scope, name in self._strippable()]
+            self.computable = self._computable({id(binding) for binding in bindings})
+            for binding in bindings:
+                binding.empty()
         tree = self.tree
         _Rewriter(self.points, {id(test.node) for test in self.tests}, shipped=shipped).visit(tree)
         at = 0
@@ -128,7 +137,9 @@ class _Module:
             (key, name)
             for key, scope in scopes.items()
             for name, binding in scope.bindings.items()
-            if binding.strippable and name in scope.closedness.names and (key, name) not in reads.kept
+            if (binding.strippable or binding.only_function)
+            and name in scope.closedness.names
+            and (key, name) not in reads.kept
         }
         names &= reads.dropped | {symbol for symbol, _ in reads.within}
         while True:
@@ -137,6 +148,30 @@ class _Module:
             if not names & stuck:
                 return [(scopes[key], name) for key, name in sorted(names, key=lambda symbol: symbol[1])]
             names -= stuck
+
+    def _computable(self, gone: set[int]) -> set[str]:
+        """Points whose expected side rests on a function, or a lambda, that stays."""
+        found = set()
+        for test in self.tests:
+            for statement in ast.walk(test.node):
+                for name, point in self.points.get(id(statement), ()) if isinstance(statement, ast.stmt) else ():
+                    if point.expected is not None and self._rests_on_shipped(point.expected, test.scope, gone):
+                        found.add(name)
+        return found
+
+    def _rests_on_shipped(self, expected: ast.expr, scope: Scope, gone: set[int]) -> bool:
+        pending: list[ast.AST] = [expected]
+        seen: set[int] = set()
+        while pending:
+            for inner in ast.walk(pending.pop()):
+                binding = inner_binding(inner, scope)
+                if binding is None or id(binding) in seen:
+                    continue
+                seen.add(id(binding))
+                if binding.callable and id(binding) not in gone:
+                    return True
+                pending += binding.expressions
+        return False
 
 
 class _Reads(ast.NodeVisitor):
@@ -158,6 +193,8 @@ class _Reads(ast.NodeVisitor):
             for name, binding in scope.bindings.items():
                 if binding.strippable and name in scope.closedness.names:
                     self._slots.update({id(slot.get()): (id(scope), name) for slot in binding.slots})
+                elif binding.only_function:
+                    self._slots[id(binding.function)] = (id(scope), name)
         self._holders: list[_Symbol] = []
         self._leaving = False
         self.visit(module.tree)

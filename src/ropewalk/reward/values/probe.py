@@ -8,6 +8,7 @@ is believed: the code under test lives in this very process. See docs/design/for
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import resource
@@ -47,14 +48,17 @@ class Stream:
 class Emitter:
     """What instrumented tests call, as `_ropewalk`."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: Stream, look: Any = None) -> None:
         self._stream = stream
+        self._look = look
         self._seen: dict[str, int] = {}
 
     def begin(self) -> None:
         self._seen = {}
 
     def _next(self, point: str) -> int:
+        if self._look is not None:
+            self._look.around(sys._getframe(2))
         occurrence = self._seen.get(point, 0)
         self._seen[point] = occurrence + 1
         return occurrence
@@ -62,6 +66,10 @@ class Emitter:
     def value(self, point: str, actual: Any) -> None:
         """Hands out the candidate's side of an assertion."""
         self._stream.say("v", point, self._next(point), encode.encode(actual))
+
+    def missed(self, point: str) -> None:
+        """Trusted runs that go on after exceptions: there is no value here."""
+        self._stream.say("v", point, self._next(point), ["o", "raised", ""])
 
     def truth(self, point: str, actual: Any) -> None:
         """Hands out whether something holds."""
@@ -144,11 +152,12 @@ class Reach:
 class Plugin:
     """Selects the tests and reports them."""
 
-    def __init__(self, plan: dict[str, Any], stream: Stream, emitter: Emitter) -> None:
+    def __init__(self, plan: dict[str, Any], stream: Stream, emitter: Emitter, look: Any = None) -> None:
         self._plan, self._stream, self._emitter = plan, stream, emitter
         self._keys: dict[Any, str] = {}
         self._reports: list[Any] = []
         self._reach = Reach(plan["reach"]) if plan["reach"] else None
+        self._look = look
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
         """Numbers the tests and drops those that were not asked for."""
@@ -183,10 +192,14 @@ class Plugin:
         began = time.perf_counter()
         if self._reach:
             self._reach.start()
+        if self._look:
+            self._look.start()
         try:
             result = yield
         finally:
             reached = self._reach.stop() if self._reach else []
+            if self._look:
+                self._look.stop()
         seconds = time.perf_counter() - began
         if reached:
             self._stream.say("r", key, reached)
@@ -249,12 +262,15 @@ def main() -> int:
     """Reads the plan, runs, reports; exits as pytest does."""
     plan = json.loads(sys.stdin.buffer.read())
     stream = Stream()
-    emitter = Emitter(stream)
+    look = None
+    if plan.get("look"):
+        look = importlib.import_module("ropewalk_look").Look(stream.say, plan["workdir"])
+    emitter = Emitter(stream, look)
     sys.modules["_ropewalk"] = emitter  # type: ignore[assignment]
     _limit(int(plan["cpu_s"]) + 1)
     os.chdir(plan["workdir"])
     _set_paths(plan)
-    exit_code = int(pytest.main(_arguments(plan), plugins=[Plugin(plan, stream, emitter)]))
+    exit_code = int(pytest.main(_arguments(plan), plugins=[Plugin(plan, stream, emitter, look)]))
     stream.say("z", exit_code, stream.lines)
     return exit_code
 

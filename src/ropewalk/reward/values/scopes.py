@@ -58,6 +58,31 @@ class Binding:
         """Whether all its values lie in slots."""
         return bool(self.slots) and not (self.sources or self.function or self.pure or self.opaque)
 
+    @property
+    def only_function(self) -> bool:
+        """Whether it is a function and nothing else."""
+        return self.function is not None and not (self.slots or self.sources or self.pure or self.opaque)
+
+    @property
+    def expressions(self) -> list[ast.AST]:
+        """All that it takes its value from."""
+        return [*(slot.get() for slot in self.slots), *self.sources, *([self.function] if self.function else [])]
+
+    @property
+    def callable(self) -> bool:
+        """Whether calling it can compute something."""
+        return self.function is not None or any(
+            isinstance(inner, ast.Lambda) for node in self.expressions for inner in ast.walk(node)
+        )
+
+    def empty(self) -> None:
+        """Leaves nothing of its values."""
+        for slot in self.slots:
+            slot.empty()
+        if self.function is not None:
+            nothing = ast.arguments(posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[])
+            self.function.args, self.function.body, self.function.returns = nothing, [ast.Pass()], None
+
 
 Bindings = dict[str, Binding]
 
@@ -241,6 +266,14 @@ class Scope:
             return False
         judge = self.parent.closedness if binding.outside and self.parent else closedness
         return all(judge.closed(node) for node in [*(slot.get() for slot in binding.slots), *binding.sources])
+
+
+def inner_binding(node: ast.AST, scope: Scope) -> Binding | None:
+    """What binds the name that is read there, in a test or else in its module."""
+    if not isinstance(node, ast.Name) or not isinstance(node.ctx, ast.Load):
+        return None
+    outer = scope.parent.bindings.get(node.id) if scope.parent else None
+    return scope.bindings.get(node.id, outer)
 
 
 def parametrised(decorator: ast.expr) -> tuple[list[str], ast.expr] | None:
