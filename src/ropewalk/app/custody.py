@@ -6,21 +6,22 @@ machine that cannot run a sandbox.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
 from ropewalk.app.configuration import BlobSettings, KeySettings, SandboxSettings, open_profile
+from ropewalk.app.evidence import Evidence
 from ropewalk.core.errors import CallerError, IntegrityError, UnavailableError
 from ropewalk.lake.ingest import Terms
 from ropewalk.lake.lake import Lake
 from ropewalk.lake.records import IngestResult, Step
 from ropewalk.lake.sources import PypiSource, parse_source
+from ropewalk.machinery import drivers
 from ropewalk.machinery.profile import Profile
 from ropewalk.provenance.answers import taint_of, trace_of
 from ropewalk.provenance.graph import LineageIndex
@@ -33,15 +34,13 @@ from ropewalk.provenance.verification import Finding, Verification, Verification
 from ropewalk.provenance.verify import Anchors, verify_run
 from ropewalk.rollout.journal import Journal
 from ropewalk.rollout.results import read_results
+from ropewalk.security.contract import Keys
 from ropewalk.security.drivers import DRIVERS as KEY_DRIVERS
 from ropewalk.security.tenants import check_tenant
 from ropewalk.security.trust import PublicPair, export_trust_root
 from ropewalk.store.blobs import open_blobs
 from ropewalk.store.database import Database
 from ropewalk.store.layout import Layout, default_state_dir
-
-if TYPE_CHECKING:
-    from ropewalk.security.drivers.file import FileKeys
 
 TRUST_ROOT_NAME: Final = "ropewalk-trust-root.json"
 CHECKPOINT_NAME: Final = "ropewalk-checkpoint"
@@ -170,15 +169,14 @@ class Custody:
         Raises:
             CallerError: no such run.
         """
-        found: list[Finding] = []
         subjects: dict[str, None] = {}
+        evidence = Evidence(self.blobs)
+        found = evidence.findings
         try:
             subjects.update((statement.subjects[0].sha256, None) for statement in self.signed.of_run(run))
             loaded, differences = read_results(self.journal, self.blobs, run, log=self.signed)
             found += [Finding(code="journal_differs", message=each.message, name=each.name) for each in differences]
-            subjects.update(
-                (result.row.reward, None) for result in loaded.results if result.row.reward and result.reward
-            )
+            evidence.follow(loaded)
         except IntegrityError as error:
             found.append(Finding(code="journal_differs", message=error.message))
         except CallerError as error:
@@ -186,10 +184,11 @@ class Custody:
                 raise
             found.append(Finding(code="journal_differs", message=error.message))
         verified = self.verify(tuple(subjects), anchors)
-        if not found:
-            return verified
         return msgspec.structs.replace(
-            verified, status=VerificationStatus.FAILED, findings=(*verified.findings, *found)
+            verified,
+            status=VerificationStatus.FAILED if found else verified.status,
+            findings=(*verified.findings, *found),
+            blobs=verified.blobs + evidence.count,
         )
 
     def check_anchor(self, folder: Path) -> None:
@@ -268,10 +267,8 @@ def _draft(step: Step) -> StatementDraft:
     )
 
 
-def _open_keys(settings: KeySettings, layout: Layout, *, passphrase: str) -> FileKeys:
-    if settings.driver not in KEY_DRIVERS:
-        known = ", ".join(sorted(KEY_DRIVERS))
-        raise CallerError(f"No key driver is called {settings.driver!r}.", next_step=f"use one of {known}.")
-    module, _, name = KEY_DRIVERS[settings.driver][0].partition(":")
-    driver: type[FileKeys] = getattr(importlib.import_module(module), name)
-    return driver(layout.keys, passphrase=passphrase or settings.passphrase or None)
+def _open_keys(settings: KeySettings, layout: Layout, *, passphrase: str) -> Keys:
+    keys: Keys = drivers.load("keys", KEY_DRIVERS, settings.driver)(
+        layout.keys, passphrase=passphrase or settings.passphrase or None
+    )
+    return keys

@@ -19,6 +19,7 @@ from ropewalk.sandbox.contract import Probe, SandboxDriver, SandboxSpec
 from ropewalk.sandbox.images import ImageRecord, ImageStore
 from ropewalk.sandbox.layers import LayerStore
 from ropewalk.sandbox.sandboxes import Sandboxes
+from ropewalk.security.data_classes import Use, check_allowed
 from ropewalk.security.tenants import TenantContext
 from ropewalk.store.layout import Layout
 
@@ -42,8 +43,9 @@ class Machines:
         self.tenant = custody.tenant
         self.layers = LayerStore(custody.layout)
         self.images = ImageStore(custody.layout, self.layers)
+        self.driver_name = driver or self.settings.driver
         self.driver: SandboxDriver = drivers.load(
-            driver or self.settings.driver, custody.layout, layers=self.layers, images=self.images
+            self.driver_name, custody.layout, layers=self.layers, images=self.images
         )
         mine = TenantContext(tenant=self.tenant)
         self.sandboxes = Sandboxes(
@@ -93,6 +95,7 @@ class Machines:
 
         Raises:
             CallerError: an unknown field, or no such image.
+            DeniedError: data of its class may not meet this driver.
         """
         given = dict(fields)
         if memory_mib is not None:
@@ -102,6 +105,7 @@ class Machines:
                 f"A sandbox has no setting {unknown[0]!r}.",
                 next_step=f"use one of {', '.join(SandboxSpec.__struct_fields__)}.",
             )
+        check_allowed(str(given.get("data_class", "public")), Use.DRIVER, f"sandbox:{self.driver_name}")
         record = await self.image(image)
         defaults: dict[str, object] = {
             "tenant": self.tenant,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import anyio
 import anyio.to_thread
@@ -29,13 +30,15 @@ from ropewalk.reward.grader import Grader
 from ropewalk.reward.verdict import Reward
 from ropewalk.rollout import events
 from ropewalk.rollout.begin import begin_run, load_run
-from ropewalk.rollout.plan import Plan
+from ropewalk.rollout.plan import Plan, PolicyName
 from ropewalk.rollout.plan_file import load_plan, plan_from_settings
 from ropewalk.rollout.policies.registry import make_policies
 from ropewalk.rollout.ports import World
+from ropewalk.rollout.threads import in_thread
 from ropewalk.sandbox.images import ImageStore
 from ropewalk.sandbox.sandbox import Sandbox
 from ropewalk.sandbox.sandboxes import Sandboxes
+from ropewalk.security.data_classes import Use, check_allowed
 from ropewalk.tasks.records import BuildEvent
 
 
@@ -152,12 +155,14 @@ class Ropewalk:
 
         Raises:
             CallerError: the plan or a task does not fit.
-            DeniedError: the profile does not allow an endpoint or source of the plan.
+            DeniedError: the profile does not allow an endpoint or source of the plan, or a task's data class does not
+                allow the endpoint or the driver.
         """
         made = plan_from_settings({}, base=plan) if isinstance(plan, Plan) else load_plan(Path(plan))
         self._check_endpoints(made)
         chosen = list(tasks) or await self.tasks_of(made)
-        run = begin_run(self.world, self.custody.journal, made, chosen, run=run_id)
+        self._check_data(made, chosen)
+        run = await in_thread(begin_run, self.world, self.custody.journal, made, chosen, run=run_id)
         return self._start(run, made, observe)
 
     async def resume(self, run: str, *, observe: events.Observer = events.ignore) -> Run:
@@ -167,8 +172,9 @@ class Ropewalk:
             CallerError: no such run.
             UnavailableError: another process works on it.
         """
-        plan, _ = load_run(self.world, self.custody.journal, run)
+        plan, tasks = await in_thread(load_run, self.world, self.custody.journal, run)
         self._check_endpoints(plan)
+        self._check_data(plan, tasks.values())
         return self._start(run, plan, observe)
 
     async def trace(self, reward: Reward | str) -> Trace:
@@ -235,5 +241,13 @@ class Ropewalk:
         return started
 
     def _check_endpoints(self, plan: Plan) -> None:
-        if plan.policy.openai is not None and "openai" in plan.run.policies:
+        if plan.policy.openai is not None and PolicyName.OPENAI in plan.run.policies:
             self.profile.allow_endpoint(plan.policy.openai.base_url)
+
+    def _check_data(self, plan: Plan, tasks: Iterable[Task]) -> None:
+        """What a run's tasks may meet: the sandbox driver, and the endpoint that is told their prompts and files."""
+        openai = plan.policy.openai if PolicyName.OPENAI in plan.run.policies else None
+        for data_class in sorted({task.data_class for task in tasks}):
+            check_allowed(data_class, Use.DRIVER, f"sandbox:{self.machines.driver_name}")
+            if openai is not None:
+                check_allowed(data_class, Use.ENDPOINT, urlsplit(openai.base_url).hostname or "")

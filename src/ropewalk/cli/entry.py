@@ -6,6 +6,7 @@ import difflib
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import ropewalk
 from ropewalk.cli.commands import entries, top_help
@@ -20,8 +21,13 @@ HELP_FLAGS = ("--help", "-h", "help")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command line and returns its exit code. Never raises, except SystemExit for nested shells."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    if arguments is None:
+        _set_up()
     try:
-        return _dispatch(words)
+        if bad := next((word for word in words if not _is_text(word)), None):
+            _block(f"The argument {ascii(bad)[:80]} is not UTF-8 text.")
+            return EXIT_USAGE
+        return _dispatch(words, log=arguments is None)
     except KeyboardInterrupt as interrupt:
         apps = sys.modules.get("ropewalk.cli.apps")
         hint = str(interrupt) or (apps.interrupt_hint() if apps else "")
@@ -35,7 +41,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _report(error)
 
 
-def _dispatch(words: list[str]) -> int:
+def _set_up() -> None:
+    """Streams, also where whoever started us closed them."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115  (until the process ends)
+
+
+def _dispatch(words: list[str], *, log: bool) -> int:
     if not words or words[0] in HELP_FLAGS:
         print(top_help())
         return 0
@@ -52,7 +65,19 @@ def _dispatch(words: list[str]) -> int:
         return EXIT_USAGE
     from ropewalk.cli.apps import run_words
 
+    if log:
+        from ropewalk.machinery import telemetry
+
+        telemetry.configure()
     return run_words(words, known[words[0]])
+
+
+def _is_text(word: str) -> bool:
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _report(error: Exception) -> int:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 app = noun("episode", "One episode: messages, tool calls, output and files, step by step; and its sandbox as it was.")
 
 OUTPUT_LINES = 20
-EXIT_DIFFERENT = 5
+EXIT_DIFFERENT = 4
 
 
 @command(app, "ls", examples=["ropewalk episode ls run:01JDY…", "ropewalk episode ls run:01JDY… --unpaid"])
@@ -103,7 +103,7 @@ def diff(episode: str, *, step: int | None = None, json: bool = False, place: Pl
 async def replay(episode: str, *, json: bool = False, place: Place = HERE) -> int:
     """Plays the recorded calls again in a fresh sandbox and says where it comes out differently.
 
-    Exits with 5 where an output or a file differs from the record.
+    Exits with 4 where an output or a file differs from the record.
 
     Args:
         episode: Its id.

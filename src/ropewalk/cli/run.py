@@ -87,16 +87,14 @@ async def run(
     from ropewalk.cli.conduct import conduct, finish, prepare_tasks
     from ropewalk.rollout.plan_file import load_plan, plan_from_settings
 
-    if resume and (plan or source or task):
-        raise CallerError("A resumed run has its plan already.", next_step="give --resume alone.")
     if not (resume or plan or source or task):
         raise CallerError("Nothing to run.", next_step="give a plan, --source, --task or --resume.")
     given = {
-        "source.uris": source,
+        "source.uris": source or None,
         "source.requirements": str(requirements) if requirements else None,
-        "source.plugins": plugin,
+        "source.plugins": plugin or None,
         "source.licence": licence,
-        "tasks.ids": task,
+        "tasks.ids": task or None,
         "tasks.count": tasks,
         "run.policies": [name.strip() for name in policies.split(",")] if policies else None,
         "run.tasks": tasks,
@@ -110,6 +108,11 @@ async def run(
         "policy.openai.key": key,
         **_settings(set or []),
     }
+    if resume and (plan or wheelhouse or any(value is not None for value in given.values())):
+        raise CallerError(
+            "A resumed run has its plan already, and its settings stay as they are.",
+            next_step="give --resume with --sandbox, --report and --json at most.",
+        )
     async with opened(place, driver=sandbox) as rw:
         if resume:
             summary = await conduct(rw, resume=named(resume, "run"), quiet=json)
@@ -162,6 +165,6 @@ def _settings(pairs: list[str]) -> dict[str, Any]:
             raise CallerError(f"{pair[:80]!r} is no setting.", next_step="write it as table.key=value.")
         try:
             found[name.strip()] = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
+        except (ValueError, RecursionError):  # not TOML: text
             found[name.strip()] = text
     return found

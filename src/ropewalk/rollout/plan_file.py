@@ -52,6 +52,8 @@ def parse_plan(text: str, *, where: str = "plan") -> Plan:
         raise CallerError(f"{where}: not TOML: {error}.") from error
     except RecursionError:
         raise CallerError(f"{where}: nested too deeply.") from None
+    except ValueError as error:  # an integer of more digits than Python reads
+        raise CallerError(f"{where}: a value that cannot be read: {error}.") from None
     return _to_plan(plain, where, _key_lines(text))
 
 

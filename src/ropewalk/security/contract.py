@@ -43,6 +43,11 @@ class Keys(Protocol):
     Log indexes are arguments: whoever rotates or revokes holds the log still meanwhile (`provenance.log`).
     """
 
+    @property
+    def exists(self) -> bool:
+        """Whether there are any."""
+        ...
+
     def create(self) -> PublicPair:
         """Makes the first pair and activates it; returns the active one where there is one already.
 

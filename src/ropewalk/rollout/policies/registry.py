@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ropewalk.core.errors import CallerError
+from ropewalk.machinery.telemetry import hide
 from ropewalk.rollout.plan import Plan, PolicyName
 from ropewalk.rollout.policies.contract import Policy
 from ropewalk.rollout.policies.fixed import NoopPolicy, OraclePolicy
@@ -33,4 +34,6 @@ def _make(name: PolicyName, plan: Plan, secret: Callable[[str], str]) -> Policy[
     settings = plan.policy.openai
     if settings is None:
         raise CallerError("The policy 'openai' has no settings.", next_step="add a [policy.openai] table.")
-    return OpenAIPolicy(settings, key=secret(settings.key) if settings.key else "")
+    key = secret(settings.key) if settings.key else ""
+    hide(key)
+    return OpenAIPolicy(settings, key=key)

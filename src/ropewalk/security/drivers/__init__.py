@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-DRIVERS: Final[dict[str, tuple[str, str, str]]] = {
-    # scheme: (module:class, extra, one line)
-    "file": ("ropewalk.security.drivers.file:FileKeys", "", "PKCS #8 files in a private folder"),
+from ropewalk.machinery.drivers import DriverEntry
+
+DRIVERS: Final[dict[str, DriverEntry]] = {
+    "file": DriverEntry(
+        target="ropewalk.security.drivers.file:FileKeys", extra="", summary="PKCS #8 files in a private folder"
+    ),
 }
+
+__all__ = ["DRIVERS"]

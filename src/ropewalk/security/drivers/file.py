@@ -234,7 +234,7 @@ class FileKeys:
             found = path.lstat()
         except FileNotFoundError:
             raise CallerError(
-                f"There are no keys in {self.folder}.", next_step="make them with `ropewalk keys create`."
+                f"There are no keys in {self.folder}.", next_step="make them with `ropewalk keys init`."
             ) from None
         seen = (found.st_ino, found.st_mtime_ns, found.st_size, found.st_mode, found.st_uid)
         if self._cache is None or self._cache[0] != seen:
