@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ropewalk.sandbox.images import ImageStore
 from ropewalk.store.layout import Layout
+from ropewalk.testing.shared_image import lend_default_image_to
 from ropewalk.testing.users import UID, run_as
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs as an ordinary user already")
@@ -33,17 +33,13 @@ CLAUSES = (
 
 
 @pytest.fixture
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def place() -> Iterator[Path]:
     # Not below pytest's own folder, which nobody else may enter.
     root = Path(f"/var/tmp/ropewalk-rootless-{os.getpid()}")
     shutil.rmtree(root, ignore_errors=True)
     root.mkdir(mode=0o755)
-    shared = Layout(tmp_path_factory.getbasetemp().parent / "ropewalk-shared").ensure()
-    (layer,) = ImageStore(shared).default().layers
     try:
-        # Built by root, and now the other user's own: everything in it belongs to root inside either way.
-        shutil.copytree(shared.images, root / "ropewalk-shared/images")
-        shutil.copytree(shared.layers / layer, root / "ropewalk-shared/layers" / layer, symlinks=True)
+        lend_default_image_to(Layout(root / "ropewalk-shared"), UID)
         yield root
     finally:
         shutil.rmtree(root)

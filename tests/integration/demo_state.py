@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ropewalk.store.layout import Layout
+from ropewalk.testing.shared_image import lend_default_image
 from tests.integration import sample_packages
 from tests.integration.command_line import Outcome, ropewalk
 
@@ -47,6 +49,7 @@ def demo_state(shared: Path) -> DemoState:
                 for version in ("1.0.0", "1.1.0")
                 for word in ("--source", sample_packages.archive(shared, version))
             ]
+            lend_default_image(Layout(state))
             few = ("--build", "2", "--tasks", "1", "--group", "2", "--steps", "6")
             done = ropewalk("demo", *sources, *few, "--anchor", anchor, "--json", state=state)
             assert done.out, done.err

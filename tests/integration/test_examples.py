@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from ropewalk.rollout.plan_file import load_plan
+from ropewalk.store.layout import Layout
+from ropewalk.testing.shared_image import lend_default_image
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 PROGRAMS = sorted(EXAMPLES.glob("*.py"))
@@ -19,6 +21,7 @@ PROGRAMS = sorted(EXAMPLES.glob("*.py"))
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.stem)
 def test_programs_run(program: Path, tmp_path: Path) -> None:
     assert ast.get_docstring(ast.parse(program.read_text()))
+    lend_default_image(Layout(tmp_path / "state"))
     environment = {"ROPEWALK_STATE": str(tmp_path / "state"), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
     outcome = subprocess.run(
         [sys.executable, "-W", "error", str(program)], env=environment, capture_output=True, text=True, check=False

@@ -24,6 +24,7 @@ from ropewalk.sandbox.sandboxes import Sandboxes
 from ropewalk.store.blobs import open_blobs
 from ropewalk.store.contract import Blobs
 from ropewalk.store.layout import Layout
+from ropewalk.testing.shared_image import lend_default_image
 
 TENANT = "tests"
 LIMITS = GraderLimits(cpu_s=2.0, wall_s=8.0, attempts_max=3)
@@ -123,7 +124,7 @@ def _bytes(content: str | bytes) -> bytes:
 
 @asynccontextmanager
 async def grading_world(root: Path) -> AsyncIterator[GradingWorld]:
-    """A world below `root`, which several processes may share; the default image is built there once.
+    """A world below `root`, which several processes may share; the default image is lent to it.
 
     Raises:
         DeniedError, UnavailableError: this machine makes no sandboxes.
@@ -131,7 +132,7 @@ async def grading_world(root: Path) -> AsyncIterator[GradingWorld]:
     layout = Layout(root).ensure()
     layers = LayerStore(layout)
     images = ImageStore(layout, layers)
-    image = await anyio.to_thread.run_sync(images.default)
+    image = await anyio.to_thread.run_sync(lend_default_image, layout)
     driver = ProcessDriver(layout, layers=layers, images=images)
     try:
         yield GradingWorld(

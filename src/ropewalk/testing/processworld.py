@@ -12,13 +12,15 @@ from ropewalk.sandbox.images import ImageStore
 from ropewalk.sandbox.layers import LayerStore
 from ropewalk.store.layout import Layout
 from ropewalk.testing.sandbox import SandboxWorld
+from ropewalk.testing.shared_image import lend_default_image
 
 
 @contextmanager
 def process_world(state: Path, shared: Path) -> Iterator[SandboxWorld]:
-    """A driver over `state`, closed at the end; the default image is built once below `shared`, by whoever is first."""
+    """A driver over `state`, closed at the end; layers, and the default image that is lent, lie below `shared`."""
     layout = Layout(state).ensure()
-    layers = LayerStore(Layout(shared).ensure())
+    lend_default_image(Layout(shared).ensure())
+    layers = LayerStore(Layout(shared))
     images = ImageStore(Layout(shared), layers)
     made: list[ProcessDriver] = []
 

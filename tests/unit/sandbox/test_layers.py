@@ -266,6 +266,27 @@ def test_a_flattened_stack_shows_the_same_above_anything(stack: list[Layer], bel
     assert show([*below, merged]) == show([*below, *stack])
 
 
+def test_a_hundred_layers_flattened_again_and_again_show_the_same() -> None:
+    """As a hundred nested forks do it: whenever there are more than `SNAPSHOT_LAYERS_MAX` they become one."""
+
+    def of(*entries: Entry) -> Layer:
+        return {entry.path: entry for entry in (Entry(path="", kind="directory"), *entries)}
+
+    def written(level: int) -> Layer:
+        gone = [Entry(path=f"f{level - 3}", kind="whiteout")] if level >= 3 else []
+        return of(*(Entry(path=path, kind="file", sha256=f"{level}") for path in ("level", f"f{level}")), *gone)
+
+    whole = [written(level) for level in range(100)]
+    stack: list[Layer] = []
+    for layer in whole:
+        stack.append(layer)
+        if len(stack) > limits.SNAPSHOT_LAYERS_MAX:
+            merged = flatten.merge([tuple(each.values()) for each in stack])
+            stack = [{path: entry for path, (entry, _) in merged.items()}]
+    assert show(stack) == show(whole)
+    assert show(stack) == {"level": "99", "f97": "97", "f98": "98", "f99": "99"}
+
+
 def test_flattening_keeps_bytes_links_and_owners(store: LayerStore, tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     for root in (first, second):
