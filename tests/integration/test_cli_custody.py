@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from ropewalk.app.custody import Custody
 from tests.integration import sample_packages
 from tests.integration.command_line import ropewalk
 
@@ -168,3 +171,59 @@ def test_a_state_that_cannot_be_made_is_unavailable(tmp_path: Path) -> None:
     blocked.write_text("")
     done = ropewalk("lake", "ls", state=blocked / "state")
     assert done.code == 7 and "ROPEWALK_STATE" in done.err
+
+
+def test_a_receipt_is_checked_without_any_state(state: Path, tmp_path: Path) -> None:
+    ingest(state, tmp_path)
+    commit = ropewalk("lake", "log", "--json", state=state).json[0]["id"]
+    root, file = tmp_path / "trust-root.json", tmp_path / "receipt.json"
+    assert ropewalk("keys", "export", root, state=state).code == 0
+    with Custody.open(state=state) as kept:
+        file.write_bytes(kept.receipt(commit))
+    nowhere = tmp_path / "nowhere"
+    good = ropewalk("verify", file, "--keys", root, "--json", state=nowhere)
+    assert good.code == 0 and good.json["statement"]["subjects"][0]["name"] == commit
+    assert "ok" in ropewalk("verify", file, "--keys", root, state=nowhere).out and not nowhere.exists()
+    assert ropewalk("verify", file, state=nowhere).code == 2
+    assert ropewalk("reward", "receipt", "reward:01JDY0000000000000000000AA", state=state).code == 2
+    file.write_bytes(file.read_bytes().replace(b'"index":1', b'"index":0'))
+    assert ropewalk("verify", file, "--keys", root, state=nowhere).code == 5
+
+
+def test_commits_are_compared_and_read_again(state: Path, tmp_path: Path) -> None:
+    assert ropewalk("lake", "verify", state=state).code == 2
+    first = ingest(state, tmp_path)
+    other = sample_packages.archive(tmp_path / "packages", "1.1.0")
+    assert ropewalk("lake", "ingest", other, "--data-class", "internal", state=state).code == 0
+    newest, oldest = (each["id"] for each in ropewalk("lake", "log", "--json", state=state).json)
+    (change,) = ropewalk("lake", "diff", oldest, "--json", state=state).json
+    assert change["before"] is None and change["after"] != first
+    assert ropewalk("lake", "diff", oldest, newest, state=state).out.count("wordkit-1.1.0") == 1
+    records = ropewalk("lake", "ls", "--json", state=state).json
+    assert sorted(each["record"]["data_class"] for each in records) == ["internal", "public"]
+    whole = ropewalk("lake", "verify", "--json", state=state).json
+    assert (whole["commit"], whole["files"]) == (newest, 2)
+    blob = next(path for path in (state / "blobs").rglob("*") if path.name == first)
+    blob.chmod(0o600)
+    blob.write_bytes(b"something else")
+    assert ropewalk("lake", "verify", state=state).code == 5
+
+
+@pytest.mark.parametrize(
+    "more", [("--seed", "1"), ("--keep-failed",), ("--set", "run.group=2"), ("--wheelhouse", "."), ("--model", "m")]
+)
+def test_a_resumed_run_takes_no_other_settings(state: Path, more: tuple[str, ...]) -> None:
+    done = ropewalk("run", "--resume", "run:01JDY0000000000000000000AA", *more, state=state)
+    assert done.code == 2 and "its settings stay" in done.err
+
+
+def test_command_lines_that_nobody_can_read_are_mistakes(state: Path, tmp_path: Path) -> None:
+    assert ropewalk("trace", "\udcff", state=state).code == 2
+    plan = tmp_path / "plan.toml"
+    plan.write_text("[run]\nseed = " + "9" * 5000)
+    done = ropewalk("run", plan, state=state)
+    assert done.code == 2 and "cannot be read" in done.err
+    assert ropewalk("run", "--task", "task:0000", "--set", f"run.seed={'9' * 5000}", state=state).code == 2
+    line = [sys.executable, "-m", "ropewalk", "run", "ls", "--state", str(state)]
+    closed = subprocess.run(["/bin/sh", "-c", '"$@" >&-', "sh", *line], capture_output=True, text=True, check=False)
+    assert closed.returncode == 0 and not closed.stderr

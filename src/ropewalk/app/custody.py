@@ -26,6 +26,7 @@ from ropewalk.machinery.profile import Profile
 from ropewalk.provenance.answers import taint_of, trace_of
 from ropewalk.provenance.graph import LineageIndex
 from ropewalk.provenance.log import Log, revoke_keys, rotate_keys
+from ropewalk.provenance.receipts import make_receipt
 from ropewalk.provenance.recorder import LogRecorder
 from ropewalk.provenance.rewards import SignedRewards
 from ropewalk.provenance.statement import Activity, Link, StatementDraft
@@ -190,6 +191,15 @@ class Custody:
             findings=(*verified.findings, *found),
             blobs=verified.blobs + evidence.count,
         )
+
+    def receipt(self, name: str) -> bytes:
+        """One thing's statement with the proof that it is in the log; see `provenance.receipts`.
+
+        Raises:
+            CallerError: nothing of that name was ever made.
+            IntegrityError: the log is damaged, or the index not what the log says.
+        """
+        return make_receipt(self.log, self.trace(name).nodes[0].made_by[-1].index)
 
     def check_anchor(self, folder: Path) -> None:
         """Returns if the log still continues what an anchor folder vouches for, or if that folder is empty.

@@ -90,16 +90,19 @@ class Machines:
             )
         return found[0]
 
-    async def spec(self, image: str, *, memory_mib: int | None = None, **fields: object) -> SandboxSpec:
-        """A spec with the profile's settings where `fields` (those of `SandboxSpec`) say nothing else.
+    async def spec(
+        self, image: str, *, memory_mib: int | None = None, disk_mib: int | None = None, **fields: object
+    ) -> SandboxSpec:
+        """A spec with the profile's settings where `fields` (those of `SandboxSpec`) are None or not there.
 
         Raises:
             CallerError: an unknown field, or no such image.
             DeniedError: data of its class may not meet this driver.
         """
-        given = dict(fields)
-        if memory_mib is not None:
-            given["memory_bytes"] = memory_mib * MIB
+        given = {name: value for name, value in fields.items() if value is not None}
+        for name, size in (("memory_bytes", memory_mib), ("disk_bytes", disk_mib)):
+            if size is not None:
+                given[name] = size * MIB
         if unknown := sorted(set(given) - set(SandboxSpec.__struct_fields__)):
             raise CallerError(
                 f"A sandbox has no setting {unknown[0]!r}.",

@@ -120,7 +120,7 @@ class Ropewalk:
 
         Args:
             image: `default`, a digest, a root directory or a tar archive.
-            spec: fields of `SandboxSpec`, and `memory_mib`.
+            spec: fields of `SandboxSpec`, and `memory_mib` and `disk_mib`.
 
         Raises:
             CallerError, DeniedError, UnavailableError: as the driver's `create`.

@@ -28,6 +28,7 @@ EVERYDAY = (
 )
 NOUNS = (
     Entry("sandbox", "sandbox", "Create, use, snapshot, fork and end sandboxes"),
+    Entry("snapshot", "snapshot", "Saved states of sandboxes: list, remove"),
     Entry("image", "image", "Images that sandboxes start from"),
     Entry("lake", "lake", "The raw zone and its commits"),
     Entry("task", "task", "Build tasks from releases, list and show them"),

@@ -7,7 +7,7 @@ from pathlib import Path
 from ropewalk.cli.apps import HERE, Place, command, noun
 from ropewalk.cli.board import Board
 from ropewalk.cli.output import print_json, print_table, say
-from ropewalk.cli.session import custody
+from ropewalk.cli.session import custody, opened
 
 app = noun("image", "Images: root file systems, unpacked and addressed by their content.")
 
@@ -76,4 +76,22 @@ def import_(source: str, *, label: str = "", json: bool = False, place: Place = 
         print_json({"digest": record.digest, "image": record})
     else:
         say(record.digest)
+    return 0
+
+
+@command(app, "rm", examples=["ropewalk image rm 0123456789abcdef", "ropewalk image rm debian"])
+async def rm(*images: str, place: Place = HERE) -> int:
+    """Removes images on which no task, snapshot or sandbox stands, and their layers.
+
+    Args:
+        images: Their digests, also the beginnings, or labels.
+    """
+    from ropewalk.app.removal import remove_image
+    from ropewalk.core.errors import CallerError
+
+    if not images:
+        raise CallerError("No image was named.", next_step="give digests from `ropewalk image ls`.")
+    async with opened(place) as rw:
+        for each in images:
+            say(f"removed {await remove_image(rw.custody, rw.machines, each)}")
     return 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
@@ -12,6 +12,9 @@ from ropewalk.cli.output import print_json, print_table, say
 from ropewalk.cli.session import custody
 from ropewalk.core.clock import utc
 from ropewalk.core.errors import CallerError
+
+if TYPE_CHECKING:
+    from ropewalk.app.custody import Custody
 
 app = noun("lake", "The raw zone, where sources enter with their licence and are never changed, and its commits.")
 
@@ -33,6 +36,7 @@ def ingest(
     latest: int | None = None,
     licence: str | None = None,
     attested_by: str = ATTESTED_BY,
+    data_class: str = "public",
     message: str = "",
     json: bool = False,
     place: Place = HERE,
@@ -45,14 +49,16 @@ def ingest(
         latest: So many of the newest releases of pypi:NAME.
         licence: SPDX expression, where the source states none.
         attested_by: Role or organisation that states that there is no human data in it.
+        data_class: Which drivers, endpoints and exports it may meet: public, internal or restricted.
         message: Of the commit.
         json: Print JSON.
     """
     from ropewalk.lake.ingest import Terms
+    from ropewalk.security.data_classes import data_class as known_class
 
     if not sources:
         raise CallerError("No source was named.", next_step="give pypi:NAME==VERSION, a directory or an archive.")
-    terms = Terms(attested_by=attested_by, licence=licence)
+    terms = Terms(attested_by=attested_by, licence=licence, data_class=known_class(data_class).name)
     results = []
     with custody(place) as kept, Board(quiet=json) as board:
         board.begin("Ingest", total=len(sources))
@@ -118,3 +124,48 @@ def ls(*, json: bool = False, place: Place = HERE) -> int:
         empty="The raw zone is empty. Next: ropewalk lake ingest SOURCE",
     )
     return 0
+
+
+@command(app, "diff", examples=["ropewalk lake diff commit:0123… commit:4567…", "ropewalk lake diff commit:0123…"])
+def diff(before: str, after: str | None = None, *, json: bool = False, place: Place = HERE) -> int:
+    """Lists the files that differ between two commits.
+
+    Args:
+        before: Id of a commit; empty: an empty lake.
+        after: Id of another. Default: the newest one of main.
+        json: Print JSON.
+    """
+    with custody(place) as kept:
+        changes = kept.lake.diff(before or None, after or _newest(kept), tenant=kept.tenant)
+    if json:
+        print_json(list(changes))
+        return 0
+    print_table(
+        ("path", "before", "after"),
+        ((each.path, (each.before or "")[:16], (each.after or "")[:16]) for each in changes),
+        empty="Nothing differs.",
+    )
+    return 0
+
+
+@command(app, "verify", examples=["ropewalk lake verify", "ropewalk lake verify commit:0123… --json"])
+def verify(commit: str | None = None, *, json: bool = False, place: Place = HERE) -> int:
+    """Reads every raw file and record of a commit and compares it with its digest. Exits with 5 where one differs.
+
+    Args:
+        commit: Its id. Default: the newest one of main.
+        json: Print JSON.
+    """
+    with custody(place) as kept:
+        found = kept.lake.verify(commit or _newest(kept), tenant=kept.tenant)
+    print_json(found) if json else say(
+        f"{found.commit}: {found.files} files, {found.bytes} bytes, all as they came in."
+    )
+    return 0
+
+
+def _newest(kept: Custody) -> str:
+    head = kept.lake.head(tenant=kept.tenant)
+    if head is None:
+        raise CallerError("The lake is empty.", next_step="ropewalk lake ingest SOURCE")
+    return head.id

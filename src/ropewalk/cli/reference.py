@@ -28,8 +28,8 @@ progress and errors go to standard error.
 | 1 | a defect in Ropewalk; `ROPEWALK_DEBUG=1` shows the traceback |
 | 2 | the call does not fit: an unknown option, id, key or file |
 | 3 | tainted: something was made from what you asked about |
-| 4 | incomplete: a group was refused, a chain does not reach raw files, a log is unanchored |
-| 5 | integrity: something was tampered with or lost, or a replay came out differently |
+| 4 | incomplete: a group was refused, a chain does not reach raw files, a log is unanchored, a replay differs |
+| 5 | integrity: something was tampered with or lost |
 | 6 | denied; the rule is named |
 | 7 | unavailable: something is missing, full, or does not answer |
 | 130 | interrupted; it says how to go on |

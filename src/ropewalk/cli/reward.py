@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from ropewalk.cli.apps import HERE, Place, command, noun
-from ropewalk.cli.output import print_json, print_table
+from ropewalk.cli.output import print_json, print_table, say
 from ropewalk.cli.session import custody, named
 
 app = noun("reward", "Signed rewards. None is unscored, never 0.")
@@ -34,4 +36,23 @@ def ls(run: str | None = None, *, json: bool = False, place: Place = HERE) -> in
         ),
         empty=f"{chosen} has no signed reward yet. Next: ropewalk run --resume {chosen}",
     )
+    return 0
+
+
+@command(app, "receipt", examples=["ropewalk reward receipt reward:01JDY… --out receipt.json"])
+def receipt(reward: str, *, out: Path | None = None, place: Place = HERE) -> int:
+    """Writes one reward's signed statement with the proof that it is in the log. `ropewalk verify FILE` checks it
+    anywhere, with nothing but the pinned keys.
+
+    Args:
+        reward: Its id.
+        out: A file. Default: standard output.
+    """
+    with custody(place) as kept:
+        data = kept.receipt(named(reward, "reward"))
+    if out is None:
+        print(data.decode())
+    else:
+        out.write_bytes(data)
+        say(f"{out}: {len(data)} bytes. Next: ropewalk verify {out} --keys TRUST_ROOT")
     return 0

@@ -36,9 +36,9 @@ _INSIDE = re.compile(r"^(?:sandbox:)?([0-9A-HJKMNP-TV-Z]{26}):(/.*)$")
 async def create(
     image: str = "default",
     *,
-    memory_mib: int = limits.SANDBOX_MEMORY_BYTES // MIB,
-    disk_mib: int = limits.SANDBOX_DISK_BYTES // MIB,
-    cpus: float = limits.SANDBOX_CPUS,
+    memory_mib: int | None = None,
+    disk_mib: int | None = None,
+    cpus: float | None = None,
     idle_timeout_s: float = limits.SANDBOX_IDLE_TIMEOUT_S,
     json: bool = False,
     place: Place = HERE,
@@ -47,9 +47,9 @@ async def create(
 
     Args:
         image: default, a digest from `ropewalk image ls`, a root directory or a tar archive.
-        memory_mib: Memory limit.
-        disk_mib: How much it may write.
-        cpus: CPU limit.
+        memory_mib: Memory limit. Default: the profile's.
+        disk_mib: How much it may write. Default: the profile's.
+        cpus: CPU limit. Default: the profile's.
         idle_timeout_s: Ends itself after so long without a command.
         json: Print JSON.
     """
@@ -57,13 +57,9 @@ async def create(
 
     async with opened(place) as rw:
         sandbox = await rw.create_sandbox(
-            image,
-            memory_bytes=memory_mib * MIB,
-            disk_bytes=disk_mib * MIB,
-            cpus=cpus,
-            idle_timeout_s=idle_timeout_s,
+            image, memory_mib=memory_mib, disk_mib=disk_mib, cpus=cpus, idle_timeout_s=idle_timeout_s,
             lease=Lease.DETACHED,
-        )
+        )  # fmt: skip
         print_json(sandbox.record) if json else print(sandbox.id)
     return 0
 
@@ -74,14 +70,19 @@ async def create(
     examples=[
         "ropewalk sandbox exec ID -- python3 -c 'print(6 * 7)'",
         "ropewalk sandbox exec ID --timeout-s 5 'sleep 9; echo late'",
+        "ropewalk sandbox exec ID --user nobody --env MODE=fast 'id; echo $MODE'",
+        "ropewalk sandbox exec ID --detach 'python3 -m http.server 8000'",
     ],
 )
 async def exec_(
     sandbox: str,
     *words: Annotated[str, Parameter(allow_leading_hyphen=True)],
     cwd: str | None = None,
+    env: Annotated[list[str] | None, Parameter(name="--env")] = None,
+    user: str | None = None,
     timeout_s: float = limits.EXEC_TIMEOUT_S,
     stdin: bool = False,
+    detach: bool = False,
     place: Place = HERE,
 ) -> int:
     """Runs a command and exits with its exit code (124: timed out, 128 + n: killed by signal n).
@@ -90,20 +91,33 @@ async def exec_(
         sandbox: Its id.
         words: The command. One word alone goes to /bin/sh -c.
         cwd: Working directory. Default: the sandbox's.
+        env: Variable of the command as NAME=VALUE; may be repeated.
+        user: Name or number inside. Default: root.
         timeout_s: Ends the whole process tree after so long.
-        stdin: Hand on standard input.
+        stdin: Hand on standard input, as it comes.
+        detach: Print the process id and leave it running, without a time limit and without its output.
     """
+    from ropewalk.cli.streams import stream
+
     if not words:
         raise CallerError("No command was given.", next_step="ropewalk sandbox exec ID -- COMMAND …")
+    if detach and stdin:
+        raise CallerError("A detached command has no input.", next_step="give --detach or --stdin.")
+    line = words[0] if len(words) == 1 else list(words)
+    variables = _variables(env or [])
     async with _reached(place, sandbox) as box:
-        result = await box.exec(
-            words[0] if len(words) == 1 else list(words),
-            cwd=cwd,
-            timeout_s=timeout_s,
-            stdin=sys.stdin.buffer.read() if stdin else b"",
-        )
-    sys.stdout.write(result.stdout)
-    sys.stderr.write(result.stderr)
+        if detach:
+            process = await box.start(line, cwd=cwd, env=variables, user=user, detach=True)
+            if process.pid is not None:
+                print(process.pid)
+                return 0
+            result = await process.wait()
+        else:
+            result = await stream(
+                box, line, cwd=cwd, env=variables, user=user, timeout_s=timeout_s, stdin=stdin
+            )  # fmt: skip
+    if result.start_error:
+        say_error(f"The command cannot be started: {result.start_error}.")
     if result.truncated:
         say_error(f"Output was cut: {result.stdout_bytes} and {result.stderr_bytes} bytes in all.")
     if result.exit_code is None:
@@ -111,26 +125,33 @@ async def exec_(
     return result_code(result)
 
 
-@command(app, "cp", examples=["ropewalk sandbox cp ./a.py ID:/work/a.py", "ropewalk sandbox cp ID:/work/out.json ."])
+@command(
+    app,
+    "cp",
+    examples=[
+        "ropewalk sandbox cp ./a.py ID:/work/a.py",
+        "ropewalk sandbox cp ./src ID:/work/src",
+        "ropewalk sandbox cp ID:/work/out.json .",
+    ],
+)
 async def cp(source: str, target: str, *, place: Place = HERE) -> int:
-    """Copies a file into or out of a sandbox.
+    """Copies a file, or a folder with all in it, into or out of a sandbox. Links are left out.
 
     Args:
         source: A path here, or ID:/path inside.
         target: Likewise; one of the two is inside.
     """
+    from ropewalk.cli.copying import copy_in, copy_out
+
     ends = _Ends(_inside(source), _inside(target))
     if (ends.source is None) == (ends.target is None):
         raise CallerError("Exactly one of the two must be inside a sandbox.", next_step="write it as ID:/path.")
     id, inside = ends.target or ends.source or ("", "")
     async with _reached(place, id) as box:
         if ends.target:
-            here = Path(source)
-            name = inside + here.name if inside.endswith("/") else inside
-            await box.upload(here, name, mode=here.stat().st_mode & 0o777)
+            await copy_in(box, Path(source), inside)
         else:
-            here = Path(target) / Path(inside).name if Path(target).is_dir() else Path(target)
-            await box.download(inside, here)
+            await copy_out(box, inside, Path(target))
     return 0
 
 
@@ -244,6 +265,13 @@ async def _reached(place: Place, sandbox: str) -> AsyncIterator[Sandbox]:
             yield box
         finally:
             await box.disconnect()
+
+
+def _variables(pairs: list[str]) -> dict[str, str]:
+    found = dict(pair.partition("=")[::2] for pair in pairs)
+    if wrong := next((pair for pair in pairs if "=" not in pair), None):
+        raise CallerError(f"{wrong[:80]!r} is no variable.", next_step="write it as NAME=VALUE.")
+    return found
 
 
 class _Ends(NamedTuple):

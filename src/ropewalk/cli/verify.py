@@ -19,6 +19,7 @@ app = verb(
         "ropewalk verify run:01JDY… --anchor /mnt/usb",
         "ropewalk verify run:01JDY… --keys trust-root.json --checkpoint checkpoint",
         "ropewalk verify --json",
+        "ropewalk verify receipt.json --keys trust-root.json",
     ],
 )
 
@@ -41,8 +42,10 @@ def verify(
     Exit codes: 0 ok; 4 unanchored: everything fits together, but nothing outside this host vouches for it;
     5 something was tampered with or lost.
 
+    A receipt (`reward receipt`) is checked without any state, against the pinned keys alone.
+
     Args:
-        run: Id of the run. Default: everything in the log.
+        run: Id of the run, or the file of a receipt. Default: everything in the log.
         anchor: Folder with pinned keys and checkpoint, as `demo --anchor` writes it. Default: $ROPEWALK_ANCHOR.
         keys: Pinned public keys, from `ropewalk keys export`.
         checkpoint: Outside checkpoint, from `ropewalk provenance checkpoint`.
@@ -59,10 +62,35 @@ def verify(
             f"{folder} holds neither pinned keys nor a checkpoint.", next_step="write them with --anchor."
         )
     kept = Anchors(keys or kept.trust_root, checkpoint or kept.checkpoint)
+    if run and Path(run).is_file():
+        return _verify_receipt(Path(run), kept.trust_root, json=json)
     with custody(place) as held:
         found = held.verify_run(named(run, "run"), kept) if run else held.verify(None, kept)
     print_json(found.plain()) if json else print_verification(found)
     return exit_code(found)
+
+
+def _verify_receipt(file: Path, keys: Path | None, *, json: bool) -> int:
+    from ropewalk.core.errors import CallerError
+    from ropewalk.core.limits import STATEMENT_BYTES_MAX
+    from ropewalk.provenance.receipts import verify_receipt
+    from ropewalk.security.signatures import Verifier
+    from ropewalk.security.trust import load_trust_root
+
+    if keys is None:
+        raise CallerError("A receipt is checked with pinned keys.", next_step="give --keys or --anchor.")
+    with file.open("rb") as opened:
+        data = opened.read(4 * STATEMENT_BYTES_MAX).rstrip(b"\n")
+    found = verify_receipt(data, Verifier(load_trust_root(keys)))
+    statement = found.statement
+    if json:
+        print_json({"status": "ok", "index": found.log_index, "log": found.checkpoint.origin, "statement": statement})
+        return 0
+    say("ok", style="green")
+    say(f"{statement.subjects[0].name}: entry {found.log_index} of {found.checkpoint.origin}")
+    for name, value in statement.facts.items():
+        say(f"  {name}  {value}")
+    return 0
 
 
 def print_verification(found: Verification) -> None:

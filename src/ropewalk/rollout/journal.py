@@ -107,6 +107,15 @@ class JournalReads:
             shared = set(connection.execute(select(SNAPSHOTS.c.snapshot).where(others)).scalars()) if mine else set()
         return sorted(mine - shared)
 
+    def holds(self) -> dict[str, list[str]]:
+        """Owners by snapshot."""
+        with self._database.read() as connection:
+            rows = connection.execute(select(SNAPSHOTS.c.snapshot, SNAPSHOTS.c.owner).order_by(SNAPSHOTS.c.owner)).all()
+        found: dict[str, list[str]] = {}
+        for row in rows:
+            found.setdefault(row.snapshot, []).append(row.owner)
+        return found
+
     def _rows(self, kind: type[RowT], query: Any) -> list[RowT]:
         with self._database.read() as connection:
             rows = connection.execute(query).mappings().all()
@@ -209,6 +218,10 @@ class Journal(JournalReads):
     def release(self, owner: str) -> None:
         """Lets go of all of the owner's."""
         self._write(delete(SNAPSHOTS).where(SNAPSHOTS.c.owner == owner))
+
+    def forget(self, snapshot: str) -> None:
+        """Nobody holds it any more."""
+        self._write(delete(SNAPSHOTS).where(SNAPSHOTS.c.snapshot == snapshot))
 
     def _move(self, episode: str, before: EpisodeState, after: EpisodeState, values: dict[str, Any]) -> None:
         row = (EPISODES.c.id == episode) & (EPISODES.c.state == before)

@@ -1,0 +1,65 @@
+"""Takes images away, where nothing stands on them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ropewalk.app.custody import Custody
+from ropewalk.app.machines import Machines
+from ropewalk.app.task_store import TaskStore
+from ropewalk.core.errors import CallerError, DeniedError
+from ropewalk.core.limits import JSON_BYTES_MAX
+from ropewalk.core.records import decode_own
+from ropewalk.reward.spec import GraderSpec
+from ropewalk.sandbox.contract import SandboxRecord
+
+
+async def remove_image(custody: Custody, machines: Machines, name: str) -> str:
+    """Forgets an image and removes those of its layers that nothing else needs. Returns its digest.
+
+    Args:
+        custody: where tasks and graders are known.
+        machines: where images, layers, sandboxes and snapshots are known.
+        name: digest, also its beginning, or label.
+
+    Raises:
+        CallerError: nothing of that name, or several.
+        DeniedError: something stands on it (rule `image_needed`).
+    """
+    records = list(machines.images.records())
+    found = [record for record in records if record.digest.startswith(name) or record.label == name]
+    if len(found) != 1:
+        raise CallerError(f"{len(found) or 'No'} images are called {name!r}.", next_step="see `ropewalk image ls`.")
+    image = found[0]
+    async with machines.sandboxes.dropping():  # so that nobody saves a state that stands on it meanwhile
+        needed: set[str] = {layer for other in records if other != image for layer in other.layers}
+        for user, digest, layers in [*_states(machines, await machines.sandboxes.records()), *_tasks(custody)]:
+            if digest == image.digest:
+                raise DeniedError(
+                    f"{user} stands on the image {name}.", rule="image_needed", next_step="remove that first."
+                )
+            needed |= layers
+        (custody.layout.images / f"{image.digest}.json").unlink(missing_ok=True)
+        for layer in image.layers:
+            if layer not in needed:
+                machines.layers.remove(layer)
+    return image.digest
+
+
+Use = tuple[str, str, set[str]]
+"""What stands on an image, the image, and layers above it."""
+
+
+def _states(machines: Machines, running: tuple[SandboxRecord, ...]) -> Iterator[Use]:
+    for sandbox in running:
+        yield sandbox.id, sandbox.spec.image, set(sandbox.spec.layers)
+    for snapshot in machines.sandboxes.snapshots():
+        yield snapshot.id, snapshot.spec.image, {*snapshot.layers, *snapshot.spec.layers}
+
+
+def _tasks(custody: Custody) -> Iterator[Use]:
+    for record in TaskStore(custody.layout).records():
+        task = record.task
+        yield task.id, task.image, set(task.layers)
+        grader = decode_own(custody.blobs.get(task.grader, bytes_max=JSON_BYTES_MAX), GraderSpec)
+        yield f"the grader of {task.id}", grader.image, set(grader.layers)

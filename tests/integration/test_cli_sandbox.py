@@ -1,0 +1,115 @@
+"""Sandboxes by hand: one detached sandbox, used through the command line as a person would."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.command_line import Outcome, ropewalk, ropewalk_process, started
+
+
+@pytest.fixture(scope="module")
+def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("home") / "state"
+
+
+@pytest.fixture(scope="module")
+def sandbox(state: Path) -> Iterator[str]:
+    profile = state.parent / "small.toml"
+    profile.write_text('[sandbox]\nmemory_mib = 128\ndisk_mib = 64\ncpus = 0.5\n')
+    made = ropewalk("sandbox", "create", "--json", "--profile", profile, state=state)
+    assert made.code == 0, made.err
+    spec = made.json["spec"]
+    assert (spec["memory_bytes"] >> 20, spec["disk_bytes"] >> 20, spec["cpus"]) == (128, 64, 0.5)
+    yield made.json["id"]
+    assert ropewalk("sandbox", "kill", "--all", state=state).code == 0
+
+
+def run(state: Path, sandbox: str, *words: str) -> Outcome:
+    return ropewalk("sandbox", "exec", sandbox, *words, state=state)
+
+
+def test_exec_with_variables_and_a_user(state: Path, sandbox: str) -> None:
+    done = run(state, sandbox, "--env", "A=1=2", "--env", "B=", "--cwd", "/tmp", "--", 'echo "$A|$B|$PWD"; exit 3')
+    assert (done.code, done.out) == (3, "1=2||/tmp\n")
+    assert run(state, sandbox, "--user", "65534", "id -u").out == "65534\n"
+    assert run(state, sandbox, "--env", "nonsense", "true").code == 2
+    assert run(state, sandbox, "--timeout-s", "0.3", "sleep 5").code == 124
+    missing = run(state, sandbox, "--", "no-such-program", "x")
+    assert missing.code not in (0, 1) and "cannot be started" in missing.err
+
+
+def test_output_comes_while_the_command_runs_and_input_goes_in(state: Path, sandbox: str) -> None:
+    with started("sandbox", "exec", sandbox, "echo first; sleep 60", state=state) as process:
+        assert process.stdout is not None and process.stdout.readline() == "first\n"
+        assert process.poll() is None
+    line = "x" * 70_000
+    done = ropewalk_process("sandbox", "exec", sandbox, "--stdin", "wc -c; echo bad >&2", state=state, stdin=line)
+    assert (done.code, done.out.strip(), done.err) == (0, "70000", "bad\n")
+
+
+def test_detached_commands_go_on(state: Path, sandbox: str) -> None:
+    done = run(state, sandbox, "--detach", "sleep 0.2; echo yes > /tmp/later; sleep 600")
+    assert done.code == 0
+    pid = done.out.strip()
+    for _ in range(100):
+        if run(state, sandbox, "cat /tmp/later").out == "yes\n":
+            break
+        time.sleep(0.05)
+    assert run(state, sandbox, f"kill -0 {pid} && echo alive").out == "alive\n"
+    assert run(state, sandbox, "--detach", "--stdin", "cat").code == 2
+
+
+def test_folders_are_copied_both_ways(state: Path, sandbox: str, tmp_path: Path) -> None:
+    there = tmp_path / "tree"
+    (there / "a" / "b").mkdir(parents=True)
+    (there / "empty").mkdir()
+    (there / "a" / "b" / "x.txt").write_text("x")
+    (there / "run.sh").write_text("echo hi")
+    (there / "run.sh").chmod(0o755)
+    (there / "link").symlink_to("/etc/passwd")
+    assert ropewalk("sandbox", "cp", there, f"{sandbox}:/work/tree", state=state).code == 0
+    listed = run(state, sandbox, "cd /work/tree && find . | sort && ./run.sh").out.split()
+    assert listed == [".", "./a", "./a/b", "./a/b/x.txt", "./empty", "./run.sh", "hi"]
+    run(state, sandbox, "ln -s /etc/passwd /work/tree/a/out; chmod 4777 /work/tree/run.sh")
+    back = tmp_path / "back"
+    assert ropewalk("sandbox", "cp", f"{sandbox}:/work/tree", back, state=state).code == 0
+    found = sorted(path.relative_to(back).as_posix() for path in back.rglob("*"))
+    assert found == ["a", "a/b", "a/b/x.txt", "empty", "run.sh"]
+    assert (back / "run.sh").stat().st_mode & 0o7777 == 0o777
+    assert ropewalk("sandbox", "cp", tmp_path / "nowhere", f"{sandbox}:/work/x", state=state).code == 2
+
+
+def test_snapshots_are_listed_and_removed(state: Path, sandbox: str) -> None:
+    run(state, sandbox, "echo kept > /work/kept")
+    saved = ropewalk("sandbox", "snapshot", sandbox, "--label", "mine", state=state).out.strip()
+    (row,) = ropewalk("snapshot", "ls", "--json", state=state).json
+    assert (row["snapshot"]["id"], row["snapshot"]["label"], row["needed_by"]) == (saved, "mine", [])
+    assert saved in ropewalk("snapshot", "ls", state=state).out
+    assert ropewalk("snapshot", "rm", saved, state=state).code == 0
+    assert ropewalk("snapshot", "ls", "--json", state=state).json == []
+    assert ropewalk("snapshot", "rm", saved, state=state).code == 2
+    assert ropewalk("snapshot", "rm", state=state).code == 2
+
+
+def test_images_that_are_in_use_stay(state: Path, sandbox: str, tmp_path: Path) -> None:
+    image = next(row["digest"] for row in ropewalk("image", "ls", "--json", state=state).json)
+    refused = ropewalk("image", "rm", image[:16], state=state)
+    assert refused.code == 6 and "image_needed" in refused.err
+    (tmp_path / "root" / "bin").mkdir(parents=True)
+    (tmp_path / "root" / "bin" / "sh").write_text("")
+    made = ropewalk("image", "import", tmp_path / "root", "--label", "tiny", "--json", state=state).json
+    assert ropewalk("image", "rm", "tiny", state=state).code == 0
+    assert [row["digest"] for row in ropewalk("image", "ls", "--json", state=state).json] == [image]
+    assert not list((state / "layers").rglob(f"*{made['image']['layers'][0]}*"))
+    assert ropewalk("image", "rm", "tiny", state=state).code == 2
+    assert json.loads(run(state, sandbox, "echo 1").out) == 1
+
+
+def test_data_that_may_not_meet_a_driver_or_a_class_that_nobody_knows(state: Path) -> None:
+    refused = ropewalk("lake", "ingest", ".", "--data-class", "secret", state=state)
+    assert refused.code == 2 and "one of public, internal, restricted" in refused.err
