@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
+import socket
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -13,6 +17,58 @@ settings.register_profile("ropewalk", deadline=None, derandomize=True, print_blo
 settings.load_profile("ropewalk")
 
 PROJECT = Path(__file__).resolve().parent.parent
+
+
+_allowed: list[bool] = []
+"""Whether the test that runs may leave this machine."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "network: reaches the package index that pip uses; all others stay on loopback")
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Around a test and the fixtures that are made for it."""
+    _allowed.append(item.get_closest_marker("network") is not None)
+    try:
+        return (yield)
+    finally:
+        _allowed.pop()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def loopback_only() -> Iterator[None]:
+    """Connections and look-ups that leave this machine fail the test, unless it is marked `network`."""
+    connect, connect_ex, look_up = socket.socket.connect, socket.socket.connect_ex, socket.getaddrinfo
+
+    def guarded(call: Callable[..., Any]) -> Callable[..., Any]:
+        def guard(self: socket.socket, address: Any) -> Any:
+            if self.family in (socket.AF_INET, socket.AF_INET6):
+                _check(address[0])
+            return call(self, address)
+
+        return guard
+
+    def looked_up(host: Any, *arguments: Any, **named: Any) -> Any:
+        _check(host)
+        return look_up(host, *arguments, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket.socket, "connect", guarded(connect))
+        patch.setattr(socket.socket, "connect_ex", guarded(connect_ex))
+        patch.setattr(socket, "getaddrinfo", looked_up)
+        yield
+
+
+def _check(host: str | bytes | None) -> None:
+    name = host.decode() if isinstance(host, bytes) else host or "localhost"
+    try:
+        local = ipaddress.ip_address(name).is_loopback or ipaddress.ip_address(name).is_unspecified
+    except ValueError:
+        local = name == "localhost" or name == socket.gethostname()
+    if not local and not (_allowed and _allowed[-1]):
+        pytest.fail(f"a test reached for {name}: mark it `network`, or give it a server on loopback")
 
 
 @pytest.fixture

@@ -17,6 +17,8 @@ TOOLZ = Pin(
 )
 TERMS = Terms(attested_by="ropewalk tests")
 
+pytestmark = pytest.mark.network
+
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
