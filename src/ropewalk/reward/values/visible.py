@@ -28,6 +28,8 @@ _ITEMS_MAX = 2_000
 _DECIMAL_MAX = 10**4000
 """Python refuses to write longer numbers in decimal."""
 _LISTS = ("l", "t", "q", "S", "sl")
+_NUMBERS = ("i", "f", "j", "D", "Q")
+_BETWEEN = "\x1e"
 _TOKEN = re.compile(r"[^\s,;=()\[\]{}<>\"'|]+")
 
 
@@ -61,34 +63,93 @@ class Visible:
 
 def outline(value: Any) -> str:
     """A text that is equal for values that look alike: the types of sequences and of numbers do not matter."""
-    return json.dumps(_outline(value), sort_keys=True)
+    if isinstance(value, str):
+        return f'"{value}'
+    if isinstance(value, int):
+        return _outline_number(value)
+    if isinstance(value, list) and value:
+        if value[0] == "r":
+            return _outline_items([f"n{item}" for item in items_of(value)])
+        if value[0] in _NUMBERS:
+            number = number_of(value)
+            return json.dumps(value) if number is None else _outline_number(number)
+        inner = children(value)
+        if inner or value[1:] == [[]]:
+            return _outline_items(list(map(outline, inner)))
+    return json.dumps(value, sort_keys=True)
 
 
 def seen_in(texts: Iterable[str]) -> Visible:
-    """What is spelled out in files: literals and examples of Python sources, numbers and words of anything else."""
+    """What is spelled out in files: literals and examples of Python sources, numbers and words of anything else.
+
+    What is a step away from one of thousands of literals must still be found among them, so it counts as unseen.
+    """
     return _union(map(_seen_in, texts))
 
 
 def seen_among(values: Iterable[Any]) -> Visible:
-    """What encoded values show."""
-    wholes: dict[str, Any] = {}
+    """What encoded values show that are within reach in one process, and what is one trivial step away from them."""
+    found = _Found()
     for value in values:
-        wholes.setdefault(outline(value), value)
-    near: dict[str, Any] = {}
-    for value in wholes.values():
-        for part in _parts(value):
-            near.setdefault(outline(part), part)
-    for value in [*wholes.values(), *(part for key, part in near.items() if key not in wholes)]:
-        for derived in _steps(value):
-            near.setdefault(outline(derived), derived)
-    everything = [*wholes.values(), *(value for key, value in near.items() if key not in wholes)]
-    return Visible(
-        wholes=frozenset(wholes),
-        near=frozenset(near),
-        numbers=frozenset(number for value in everything if (number := plain_number(value)) is not None),
-        text=_joined(value.lower() for value in everything if isinstance(value, str)),
-        runs=_joined(SEPARATOR.join(map(outline, items_of(value))) for value in everything if items_of(value)),
-    )
+        found.add(value)
+    found.step()
+    return found.visible()
+
+
+class _Found:
+    """Values by outline, and what follows from them."""
+
+    def __init__(self) -> None:
+        self.wholes: dict[str, Any] = {}
+        self.parts: dict[str, Any] = {}
+        self.near: set[str] = set()
+        self.numbers: set[float] = set()
+        self.texts: set[str] = set()
+        self.runs: set[str] = set()
+
+    def add(self, value: Any) -> None:
+        """A value and all its parts."""
+        name = outline(value)
+        if name in self.wholes:
+            return
+        self.wholes[name] = value
+        for part in (value, *_parts(value)):
+            self.parts.setdefault(outline(part), part)
+
+    def step(self) -> None:
+        """What the most obvious functions make of each."""
+        for value in self.parts.values():
+            scalars, sequences = _steps(value)
+            for sequence in sequences:
+                self.near.add(_outline_items(sequence))
+                self._note_run(sequence)
+            for scalar in scalars:
+                self.near.add(outline(scalar))
+                self._note(scalar)
+
+    def visible(self) -> Visible:
+        """All of it."""
+        for value in self.parts.values():
+            self._note(value)
+            if items := items_of(value):
+                self._note_run(list(map(outline, items)))
+        return Visible(
+            wholes=frozenset(self.wholes),
+            near=frozenset(self.near | self.parts.keys()),
+            numbers=frozenset(self.numbers),
+            text=_joined(self.texts),
+            runs=_joined(self.runs),
+        )
+
+    def _note(self, value: Any) -> None:
+        if isinstance(value, str):
+            self.texts.add(value.lower())
+        elif (number := plain_number(value)) is not None:
+            self.numbers.add(number)
+
+    def _note_run(self, outlines: list[str]) -> None:
+        if len(outlines) > 1:
+            self.runs.add(SEPARATOR.join(outlines))
 
 
 def plain_number(value: Any) -> float | None:
@@ -142,7 +203,10 @@ def _joined(texts: Iterable[str]) -> str:
 @lru_cache(maxsize=128)
 def _seen_in(text: str) -> Visible:
     # Many graders are built against the same source.
-    return seen_among(_values_in(text))
+    found = _Found()
+    for value in _values_in(text):
+        found.add(value)
+    return found.visible()
 
 
 def _values_in(text: str) -> list[Any]:
@@ -195,23 +259,19 @@ def _literal(node: ast.expr) -> list[Any]:
     return []
 
 
-def _outline(value: Any) -> Any:
-    number = number_of(value)
-    if number is not None:
-        if isinstance(number, int):
-            return ["n", str(int(number)) if abs(number) < _DECIMAL_MAX else hex(number)]
-        try:
-            plain = complex(number)
-        except OverflowError:
-            return ["n", str(value)]
-        whole = plain.imag == 0 and math.isfinite(plain.real) and plain.real == int(plain.real)
-        return ["n", str(int(plain.real)) if whole else str(plain)]
-    if isinstance(value, list) and value and value[0] == "r":
-        return ["+", *(["n", str(item)] for item in items_of(value))]
-    inner = children(value)
-    if inner or (isinstance(value, list) and value[1:] == [[]]):
-        return ["+", *map(_outline, inner)]
-    return value
+def _outline_number(number: Any) -> str:
+    if isinstance(number, int):
+        return f"n{int(number)}" if abs(number) < _DECIMAL_MAX else f"n{number:x}"
+    try:
+        plain = complex(number)
+    except OverflowError:
+        return f"n{number}"
+    whole = plain.imag == 0 and math.isfinite(plain.real) and plain.real == int(plain.real)
+    return f"n{int(plain.real) if whole else plain}"
+
+
+def _outline_items(outlines: list[str]) -> str:
+    return f"+({_BETWEEN.join(outlines)})"
 
 
 def _parts(value: Any) -> list[Any]:
@@ -225,46 +285,54 @@ def _parts(value: Any) -> list[Any]:
     return found
 
 
-def _steps(value: Any) -> list[Any]:
-    """What the most obvious functions make of one value."""
+def _steps(value: Any) -> tuple[list[Any], list[list[str]]]:
+    """What the most obvious functions make of one value: scalars, and sequences as their items' outlines."""
     number = plain_number(value)
     if number is not None:
         exact = int(number) if number == int(number) else number
-        return [*map(encode, (-exact, exact + 1, exact - 1, int(number), round(number))), encode(str(exact))]
+        return [*map(encode, (-exact, exact + 1, exact - 1, int(number), round(number))), encode(str(exact))], []
     if isinstance(value, str):
         return _steps_of_text(value)
     tag = value[0] if isinstance(value, list) and value else ""
     if tag in ("d", "O"):
-        keys, values = [pair[0] for pair in value[1]], [pair[1] for pair in value[1]]
-        pairs = [["t", pair] for pair in value[1]]
-        turned = ["d", [[pair[1], pair[0]] for pair in value[1]]]
-        return [["l", keys], ["l", values], ["l", pairs], turned, *_steps_of_items(keys), *_steps_of_items(values)]
+        pairs = [(outline(key), outline(held)) for key, held in value[1]]
+        keys, values = [key for key, _ in value[1]], [held for _, held in value[1]]
+        in_pairs = [_outline_items(list(pair)) for pair in pairs]
+        turned = [name for key, held in pairs for name in (held, key)]
+        of_keys, of_values = _steps_of_items(keys), _steps_of_items(values)
+        plain = [[key for key, _ in pairs], [held for _, held in pairs], in_pairs, turned]
+        return of_keys[0] + of_values[0], plain + of_keys[1] + of_values[1]
     items = items_of(value)
-    return _steps_of_items(items) if items else []
+    return _steps_of_items(items) if items else ([], [])
 
 
-def _steps_of_text(text: str) -> list[Any]:
+def _steps_of_text(text: str) -> tuple[list[Any], list[list[str]]]:
     found: list[Any] = [len(text), text[::-1], text.strip(), text.upper(), text.lower(), text.title()]
-    found += [text.split(), list(text), "".join(sorted(text))] if len(text) <= _ITEMS_MAX else []
+    sequences = []
+    if len(text) <= _ITEMS_MAX:
+        found.append("".join(sorted(text)))
+        sequences = [[outline(word) for word in text.split()], [outline(letter) for letter in text]]
     for kind in (int, float):
         with suppress(ValueError):
             found.append(kind(text))
-    return [encode(one) for one in found]
+    return [encode(one) for one in found], sequences
 
 
-def _steps_of_items(items: list[Any]) -> list[Any]:
-    ordered = in_order(items)
-    unique = list({outline(item): item for item in items}.values())
+def _steps_of_items(items: list[Any]) -> tuple[list[Any], list[list[str]]]:
+    names = list(map(outline, items))
+    by_name = dict(zip(names, items, strict=True))
+    ordered = [outline(item) for item in in_order(items)]
+    unique = list(by_name)
     # The order in which sets are written down is one of those that a sequence can be in.
-    as_set = sorted(unique, key=lambda item: json.dumps(item, sort_keys=True))
-    sequences = (items[::-1], ordered, ordered[::-1], unique, in_order(unique), as_set, items[1:], items[:-1])
-    found: list[Any] = [["l", sequence] for sequence in sequences]
-    found += [len(items), len(unique), len(items) - 1]
+    as_set = [outline(item) for item in sorted(by_name.values(), key=lambda item: json.dumps(item, sort_keys=True))]
+    in_order_once = [outline(item) for item in in_order(list(by_name.values()))]
+    sequences = [names[::-1], ordered, ordered[::-1], unique, in_order_once, as_set, names[1:], names[:-1]]
+    scalars: list[Any] = [len(items), len(unique), len(items) - 1]
     numbers = [number for item in items if (number := plain_number(item)) is not None]
     if numbers and len(numbers) == len(items):
         total = math.fsum(numbers)
-        found += [encode(total), encode(total / len(numbers)), encode(math.prod(numbers))]
-        found.append(["l", [encode(-number) for number in numbers]])
+        scalars += [encode(total), encode(total / len(numbers)), encode(math.prod(numbers))]
+        sequences.append([outline(encode(-number)) for number in numbers])
     elif all(isinstance(item, str) for item in items):
-        found += [encode(glue.join(items)) for glue in ("", " ", ",", ", ", "\n")]
-    return found
+        scalars += [encode(glue.join(items)) for glue in ("", " ", ",", ", ", "\n")]
+    return scalars, sequences
