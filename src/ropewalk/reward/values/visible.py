@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from typing import Any, Final
 
 from ropewalk.core.syntax import parse_module
@@ -25,6 +26,9 @@ from ropewalk.reward.values.encode import encode
 SEPARATOR: Final = "\x1f"
 _RANGE_MAX = 1_000
 _ITEMS_MAX = 2_000
+_STEPPED_MAX = 4_000
+_SHORT_MAX = 200
+"""Items of a sequence that is looked at in every way; of a longer one only its order is."""
 _DECIMAL_MAX = 10**4000
 """Python refuses to write longer numbers in decimal."""
 _LISTS = ("l", "t", "q", "S", "sl")
@@ -118,7 +122,9 @@ class _Found:
 
     def step(self) -> None:
         """What the most obvious functions make of each."""
-        for value in self.parts.values():
+        # What stands as it is comes first; after some thousands, choosing among them is itself a guess.
+        inner = (part for name, part in self.parts.items() if name not in self.wholes)
+        for value in islice((*self.wholes.values(), *inner), _STEPPED_MAX):
             scalars, sequences = _steps(value)
             for sequence in sequences:
                 self.near.add(_outline_items(sequence))
@@ -320,6 +326,9 @@ def _steps_of_text(text: str) -> tuple[list[Any], list[list[str]]]:
 
 def _steps_of_items(items: list[Any]) -> tuple[list[Any], list[list[str]]]:
     names = list(map(outline, items))
+    if len(items) > _SHORT_MAX:
+        ordered = [outline(item) for item in in_order(items)]
+        return [len(items)], [names[::-1], ordered, ordered[::-1], names[1:], names[:-1]]
     by_name = dict(zip(names, items, strict=True))
     ordered = [outline(item) for item in in_order(items)]
     unique = list(by_name)
