@@ -180,6 +180,8 @@ class Connection:
 
     async def _lose(self, reason: str) -> None:
         error = SandboxGoneError(f"The connection to the sandbox is lost: {reason}.")
+        if self._closing:  # by this side; looking for a reason would take longer than all the rest
+            return
         try:
             error = await self._owner.explain(reason)
         finally:

@@ -107,6 +107,18 @@ async def number_in(sandbox: Sandbox, path: str) -> int:
     return int(await sandbox.read(path)) if await sandbox.exists(path) else -1
 
 
+HARM = (
+    "printf 'root:x:0:%05000d:r:/root:/bin/sh\\n' 1 > /etc/passwd; printf 'g:x:%05000d:root\\n' 1 > /etc/group",
+    "printf 'root:x:0:0:r:/ro\\0ot:/bin/sh\\n' > /etc/passwd",
+    "rm -f /etc/passwd /etc/group; mkdir /etc/passwd /etc/group",
+    "mv /.ropewalk /was; ln -s /etc /.ropewalk",
+    "mv /.ropewalk /was; echo x > /.ropewalk",
+    "rm -rf /work /tmp /etc /root /home; ln -s /nowhere /work",
+    "chmod 0 / /work /etc /tmp",
+)
+"""What root inside may do to what an agent reads or stands on."""
+
+
 class SandboxConformance:
     """Inherit, and provide the fixture `world`."""
 
@@ -319,6 +331,17 @@ class SandboxConformance:
             sandbox = await snapshot.fork_one()
         assert await output(sandbox, "cat level; echo f*") == "19\nf18 f19"
         await sandbox.close()
+
+    @pytest.mark.parametrize("harm", HARM)
+    async def test_no_state_that_can_be_saved_keeps_its_forks_from_starting(
+        self, world: SandboxWorld, harm: str
+    ) -> None:
+        async with await world.make() as sandbox:
+            await sandbox.exec(harm)
+            snapshot = await sandbox.snapshot()
+        async with await snapshot.fork_one() as child:
+            assert (await child.exec(["echo", "on"], cwd="/")).stdout == "on\n"
+            assert (await child.exec("id -u", user="0")).termination is Termination.FINISHED
 
     async def test_holes_are_not_written_out_on_the_host(self, world: SandboxWorld) -> None:
         async with await world.make() as sandbox:

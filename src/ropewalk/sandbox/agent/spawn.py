@@ -28,31 +28,37 @@ def find_user(wanted: bytes) -> User:
     found: User | None = None
     for line in lines_of("/etc/passwd"):
         parts = line.split(b":")
-        if len(parts) >= 6 and parts[2].isdigit() and parts[3].isdigit() and wanted in (parts[0], parts[2]):
+        if len(parts) >= 6 and is_id(parts[2]) and is_id(parts[3]) and wanted in (parts[0], parts[2]):
             found = (int(parts[2]), int(parts[3]), groups, parts[5] or b"/", parts[0])
             break
     if found is None and wanted in (b"0", b"root"):
         found = (0, 0, groups, b"/root", b"root")
-    if found is None and wanted.isdigit() and int(wanted) < 65536:
+    if found is None and is_id(wanted) and int(wanted) < 65536:
         found = (int(wanted), int(wanted), groups, b"/", wanted)
     if found is None:
         raise StartError(126, f"unknown user {wanted.decode('utf-8', 'replace')!r}")
     for line in lines_of("/etc/group"):
         parts = line.split(b":")
-        if len(parts) == 4 and parts[2].isdigit() and found[4] in parts[3].split(b","):
+        if len(parts) == 4 and is_id(parts[2]) and found[4] in parts[3].split(b","):
             groups.append(int(parts[2]))
     return found
 
 
+def is_id(text: bytes) -> bool:
+    """Anything may stand in these files, and Python refuses to read a number of thousands of digits."""
+    return text.isdigit() and len(text) <= 10 and int(text) < (1 << 32) - 1
+
+
 def lines_of(path: str) -> list[bytes]:
+    """Without those that no name or folder could come from; none where it is no readable file."""
     try:
         fd = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC | posix.O_NONBLOCK)
+        try:
+            return [line for line in posix.read(fd, 1 << 20).split(b"\n") if b"\0" not in line]
+        finally:
+            posix.close(fd)
     except OSError:
         return []
-    try:
-        return posix.read(fd, 1 << 20).split(b"\n")
-    finally:
-        posix.close(fd)
 
 
 def environment(agent: Agent, fields: Fields, user: User | None) -> dict[bytes, bytes]:

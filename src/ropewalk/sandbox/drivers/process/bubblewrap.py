@@ -74,21 +74,15 @@ def version(program: Program) -> str:
     return answer.stdout.strip()
 
 
-def arguments(
-    program: Program, command: Sequence[str], *, hostname: str, attached: bool, binds: Sequence[str] = ()
-) -> list[str]:
-    """The whole command line.
+def arguments(program: Program, command: Sequence[str], *, hostname: str, attached: bool) -> list[str]:
+    """The whole command line; `command` is process 1.
 
-    Args:
-        command: process 1.
-        binds: names below /tmp/b, each shown read-only as /.ropewalk/<name>.
+    Few mounts: for each one bubblewrap reads the whole table of mounts, the host's included.
     """
     line = [program.inside, "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-net", "--unshare-cgroup-try",
             "--as-pid-1", "--hostname", hostname, "--bind", "/tmp/m", "/", "--proc", "/proc", "--dev", "/dev",
             "--perms", "1777", "--size", str(SHARED_MEMORY_BYTES), "--tmpfs", "/dev/shm", "--remount-ro", "/dev",
             "--ro-bind-data", str(BOOT_ID_FD), "/proc/sys/kernel/random/boot_id"]  # fmt: skip
-    for name in binds:
-        line += ["--ro-bind", f"/tmp/b/{name}", f"/.ropewalk/{name}"]
     line += ["--chdir", "/", "--clearenv", "--cap-drop", "ALL"]
     for capability in CAPABILITIES:
         line += ["--cap-add", capability]

@@ -231,7 +231,10 @@ class ProcessDriver:
             raise _refused(await live.channel.next()) from error
         try:
             await anyio.wait_readable(connection)
-            if not connection.recv(1, _PEEK):
+            greeting = b""
+            with suppress(OSError):  # it died before it took the connection
+                greeting = connection.recv(1, _PEEK)
+            if not greeting:
                 raise _refused(await live.channel.next())
             return await UNIXSocketStream.from_socket(connection)
         except BaseException:

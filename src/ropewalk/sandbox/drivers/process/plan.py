@@ -111,13 +111,13 @@ class Planner:
             "rlimits": _rlimits(spec, parents),
             "boot_id": f"{uuid.uuid4()}\n",
             "plan": {
-                "layers": trees, "binds": {**program.binds, **self._agent}, "disk_bytes": spec.disk_bytes,
+                "layers": trees, "binds": program.binds, "inside": self._agent, "disk_bytes": spec.disk_bytes,
                 "upper_mode": Path(trees[-1]).stat().st_mode & 0o1777, "owner": base or 0,
             },
             "program": program.inside,
             "argv": bubblewrap.arguments(
                 program, (*self._command, text), hostname=(spec.hostname[: 63 - len(suffix)] + suffix),
-                attached=attached, binds=tuple(self._agent),
+                attached=attached,
             ),
         }  # fmt: skip
 
@@ -126,7 +126,7 @@ class Planner:
         if self._program is None:
             self._parents = group_parents(self._layout)
             python = self._layers.check(self._images.default().layers[0])
-            self._agent = {"python": str(python), "agent": str(agent_directory())}
+            self._agent = {".ropewalk/python": str(python), ".ropewalk/agent": str(agent_directory())}
             self._command = (
                 *default_image.interpreter_command(python, "/.ropewalk/python"),
                 "-I", "-S", "/.ropewalk/agent/agent.py",

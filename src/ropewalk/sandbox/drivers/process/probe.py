@@ -83,8 +83,8 @@ def _try(layout: Layout, program: bubblewrap.Program) -> tuple[str, ...]:
         message: dict[str, Any] = {
             "name": "probe", "folder": scratch, "attached": True, "base": _BASE if privilege.is_root() else None,
             "parents": {}, "limits": {}, "rlimits": {}, "boot_id": "probe\n", "program": program.inside, "argv": line,
-            "plan": {"layers": [str(layer)], "binds": program.binds, "disk_bytes": 1 << 20, "upper_mode": 0o755,
-                     "owner": _BASE if privilege.is_root() else 0},
+            "plan": {"layers": [str(layer)], "binds": program.binds, "inside": {}, "disk_bytes": 1 << 20,
+                     "upper_mode": 0o755, "owner": _BASE if privilege.is_root() else 0},
         }  # fmt: skip
         return _outcome(message)
 

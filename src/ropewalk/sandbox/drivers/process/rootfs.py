@@ -7,9 +7,9 @@ namespace below `/tmp`, which a small private tmpfs covers; the host sees none o
 last process in that namespace:
 
     /tmp/l/0 …    read-only layers, lowest first, owners translated to the tenant's ids
-    /tmp/b/…      what of the host bubblewrap and the agent need, read-only
+    /tmp/b/…      what of the host bubblewrap needs, read-only
     /tmp/w        a tmpfs of the sandbox's disk size: u is what overlayfs writes to, w its scratch folder
-    /tmp/m        the overlay of these, which bubblewrap makes the root
+    /tmp/m        the overlay of these, which bubblewrap makes the root; on it, read-only, what the agent runs with
 
 Paths in overlayfs' options are relative, since all options together must fit into one page.
 """
@@ -33,7 +33,9 @@ class RootPlan(TypedDict):
     layers: list[str]
     """Folders on the host, lowest first."""
     binds: dict[str, str]
-    """Folders on the host by the name below /tmp/b: bubblewrap, and what the agent runs with."""
+    """Folders on the host by the name below /tmp/b: bubblewrap."""
+    inside: dict[str, str]
+    """Folders on the host by their place in the sandbox, where a layer holds a folder: what the agent runs with."""
     owner: int
     """The host's id for user and group 0 of the sandbox."""
     disk_bytes: int
@@ -59,6 +61,7 @@ def build(plan: RootPlan, userns_fd: int | None) -> None:
     # Opened before the private tmpfs hides them: they may lie below /tmp.
     trees = [kernel.clone_tree(path) for path in plan["layers"]]
     trees += [kernel.clone_tree(path) for path in plan["binds"].values()]
+    inside = {place: kernel.clone_tree(path) for place, path in plan["inside"].items()}
     places = [f"l/{at}" for at in range(len(plan["layers"]))] + [f"b/{name}" for name in plan["binds"]]
     kernel.mount("tmpfs", PRIVATE, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "mode=755,size=1m")
     os.chdir(PRIVATE)
@@ -70,11 +73,37 @@ def build(plan: RootPlan, userns_fd: int | None) -> None:
         kernel.attach(tree, place)
         os.close(tree)
     _mount_overlay(plan, rootless=userns_fd is None)
+    for place, tree in inside.items():
+        kernel.make_read_only(tree, userns_fd)
+        _attach_below(f"{PRIVATE}/m", place, tree, None if userns_fd is None else plan["owner"])
+        os.close(tree)
     if userns_fd is not None:
         kernel.enter(userns_fd, kernel.CLONE_NEWUSER)
         os.setgroups([])
         os.setresgid(0, 0, 0)
         os.setresuid(0, 0, 0)
+
+
+def _attach_below(root: str, place: str, tree: int, owner: int | None) -> None:
+    """Not through links, and whatever became of the folders on the way: commands may move those of a saved state."""
+    fd = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    for part in place.split("/"):
+        flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            inner = os.open(part, flags, dir_fd=fd)
+        except OSError as error:
+            if error.errno in (errno.ENOTDIR, errno.ELOOP):
+                os.unlink(part, dir_fd=fd)
+            elif error.errno != errno.ENOENT:
+                raise
+            os.mkdir(part, 0o755, dir_fd=fd)
+            if owner is not None:
+                os.chown(part, owner, owner, dir_fd=fd, follow_symlinks=False)
+            inner = os.open(part, flags, dir_fd=fd)
+        os.close(fd)
+        fd = inner
+    kernel.attach(tree, f"/proc/self/fd/{fd}/.")
+    os.close(fd)
 
 
 def _mount_overlay(plan: RootPlan, *, rootless: bool) -> None:
