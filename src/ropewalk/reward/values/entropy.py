@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from enum import Enum
 from typing import Any, Final, NamedTuple
 
 from ropewalk.reward.values.assertions import Kind
@@ -27,10 +28,23 @@ GUESS_BITS_MIN: Final = 10.0
 """A grader below this is refused: one forgery in a thousand would be paid."""
 _VALUE_BITS_MAX = 40.0
 _TEXT_BITS_MAX = 24.0
-_NEAR_BITS = 2.0
-"""Of a value that is part of something visible, or one trivial step away from it."""
-_NEAR_BITS_ALL = 6.0
-"""Of all such values together: one trivial function may yield them all."""
+_PART_BITS = 1.0
+"""Of a part that can be seen: its place."""
+
+
+class _Way(Enum):
+    """How a value comes out of what is visible: bits of one such value at most, and of all of them together.
+
+    One rule may yield them all, and a forger who finds it needs no second guess.
+    """
+
+    STEP = (2.0, 6.0)
+    """By one trivial function, or as a part of something."""
+    ARRANGED = (4.0, 12.0)
+    """All its parts are visible; only their arrangement is not."""
+    NONE = (_VALUE_BITS_MAX, math.inf)
+
+
 _PIECE_BITS = 3.0
 """Of a stretch that stands somewhere in what is visible."""
 _PIECE_TEXT_MIN = 3
@@ -50,34 +64,48 @@ class Telling(NamedTuple):
 def guess_bits(values: Iterable[Telling], visible: Visible) -> float:
     """Bits of all values together."""
     held: set[str] = set()
-    near: dict[str, float] = {}
-    far: dict[str, float] = {}
+    worth: dict[str, tuple[float, _Way]] = {}
     for telling in values:
         if telling.kind in (Kind.TRUTH, Kind.RAISES):
             # Everybody knows the answer to the one, and an exception may be of many types at once.
             held.add(telling.kind)
             continue
         name = outline(telling.value)
-        if name in visible.wholes:
-            continue
-        bits, is_near = _worth(telling, visible)
-        kept = near if is_near else far
-        kept[name] = min(bits, kept.get(name, bits))
-    easy = sum(bits for name, bits in near.items() if name not in far)
-    return len(held) + min(easy, _NEAR_BITS_ALL) + sum(min(bits, near.get(name, bits)) for name, bits in far.items())
+        if name not in visible.wholes:
+            found = _worth(telling, visible)
+            worth[name] = min(found, worth.get(name, found), key=lambda one: one[0])
+    bits = float(len(held))
+    for way in _Way:
+        bits += min(sum(each for each, how in worth.values() if how is way), way.value[1])
+    return bits
 
 
-def _worth(telling: Telling, visible: Visible) -> tuple[float, bool]:
-    """Bits, and whether the value is a step away from what is visible."""
+def _worth(telling: Telling, visible: Visible) -> tuple[float, _Way]:
+    """Bits of one value that is not visible as it stands."""
     value = telling.value
     if telling.kind == Kind.CLOSE:
-        return _close_bits(value, telling.tolerance, visible), False
-    is_near = outline(value) in visible.near
+        return _close_bits(value, telling.tolerance, visible), _Way.NONE
+    way = _Way.NONE
+    names = [outline(value)]
     if telling.kind == Kind.MULTISET:
-        ordered = ["l", in_order(items_of(value))]
-        is_near = is_near or outline(ordered) in visible.wholes or outline(ordered) in visible.near
-    bits = _bits(value, visible)
-    return (min(bits, _NEAR_BITS), True) if is_near and bits > 1.0 else (bits, False)
+        names.append(outline(["l", in_order(items_of(value))]))
+    if not visible.near.isdisjoint(names) or not visible.wholes.isdisjoint(names):
+        way = _Way.STEP
+    elif _is_arranged(value, visible):
+        way = _Way.ARRANGED
+    bits = min(_bits(value, visible), way.value[0])
+    return bits, _Way.NONE if bits <= 1.0 else way
+
+
+def _is_arranged(value: Any, visible: Visible) -> bool:
+    """Whether every part, or every part of it, is visible."""
+    inner = children(value) or items_of(value)
+    return bool(inner) and all(_is_seen(part, visible) or _is_arranged(part, visible) for part in inner)
+
+
+def _is_seen(part: Any, visible: Visible) -> bool:
+    name = outline(part)
+    return part is None or isinstance(part, bool) or name in visible.wholes or name in visible.near
 
 
 def _close_bits(value: Any, tolerance: tuple[float, ...], visible: Visible) -> float:
@@ -130,8 +158,8 @@ def _bits(value: Any, visible: Visible) -> float:
 
 
 def _part_bits(part: Any, visible: Visible) -> float:
-    name, bits = outline(part), _bits(part, visible)
-    return min(bits, _NEAR_BITS) if name in visible.wholes or name in visible.near else bits
+    bits = _bits(part, visible)
+    return min(bits, _PART_BITS) if _is_seen(part, visible) else bits
 
 
 def _text_bits(text: str, visible: Visible) -> float:
