@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import io
+import lzma
 import os
 import stat
 import tarfile
+import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -110,6 +115,39 @@ def test_damaged_and_oversized_archives_are_refused(
     monkeypatch.setattr(limits, "TREE_BYTES_MAX", 50_000)
     with pytest.raises(CallerError, match="50000 bytes"):
         images.from_tar(whole)
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME], ids=repr)
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, bz2.compress, lzma.compress], ids=["plain", "gz", "bz2", "xz"])
+def test_no_header_fills_the_memory(
+    images: ImageStore, tmp_path: Path, kind: bytes, pack: Callable[[bytes], bytes]
+) -> None:
+    """The parser would read an extended header whole, before anything of it could be looked at."""
+    info = member("long", kind)
+    info.size = 16 << 20
+    block = info.tobuf(tarfile.USTAR_FORMAT)
+    (tmp_path / "bomb.tar").write_bytes(pack(block + bytes(info.size)))
+    tracemalloc.start()
+    try:
+        with pytest.raises(CallerError, match=r"bomb\.tar"):
+            images.from_tar(tmp_path / "bomb.tar")
+        assert tracemalloc.get_traced_memory()[1] < info.size
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, bz2.compress, lzma.compress], ids=["plain", "gz", "bz2", "xz"])
+def test_archives_may_be_packed_in_any_usual_way(
+    images: ImageStore, tmp_path: Path, pack: Callable[[bytes], bytes]
+) -> None:
+    plain = io.BytesIO()
+    with tarfile.open(fileobj=plain, mode="w") as file:
+        info = member("x" * 150)
+        info.size = 1
+        file.addfile(info, io.BytesIO(b"1"))
+    (tmp_path / "a").write_bytes(pack(plain.getvalue()))
+    image = images.from_tar(tmp_path / "a")
+    assert (images.layers.path(image.layers[0]) / ("x" * 150)).read_bytes() == b"1"
 
 
 def test_a_directory_becomes_an_image(images: ImageStore, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import platform
+import socket
 import struct
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 from ropewalk.core.errors import CallerError, IntegrityError, UnavailableError
 from ropewalk.core.ids import new_id
 from ropewalk.sandbox.contract import SandboxRecord, SandboxSpec
-from ropewalk.sandbox.drivers.process import bubblewrap, cgroups, diagnosis, kernel, plan, processes, seccomp
+from ropewalk.sandbox.drivers.process import bubblewrap, cgroups, diagnosis, kernel, plan, processes, seccomp, spawner
 from ropewalk.sandbox.drivers.process.driver import ProcessDriver
 from ropewalk.sandbox.drivers.process.folders import IDS, Folders
 from ropewalk.store.layout import Layout
@@ -277,3 +278,21 @@ def test_the_hosts_root_in_disguise_is_refused(tmp_path: Path) -> None:
     )  # fmt: skip
     assert answer.stdout.startswith("False\n"), answer
     assert "host's root" in answer.stdout
+
+
+def test_a_fork_that_fails_leaves_no_descriptor_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(groups: cgroups.Groups) -> int:
+        raise BlockingIOError(11, "no more processes")
+
+    monkeypatch.setattr(cgroups, "fork", refuse)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        made = spawner.Spawner(theirs, os.getpid())
+        request = {"base": None, "parents": {}, "name": "x", "limits": {}}
+        before = {path.name for path in Path("/proc/self/fd").iterdir()}
+        with pytest.raises(BlockingIOError):
+            made.start(request, ours, theirs.fileno())
+        assert {path.name for path in Path("/proc/self/fd").iterdir()} == before
+        for fd in [fd for fd in made.handlers if fd != theirs.fileno()]:
+            made.unwatch(fd)
+        made.epoll.close()
