@@ -6,6 +6,7 @@ import collections
 import datetime
 import json
 import math
+import time
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -161,6 +162,16 @@ def test_multisets() -> None:
     assert same_multiset(sent([1, [2], 1.0]), sent([[2.0], 1, True]))
     assert not same_multiset(sent([1, 1, 2]), sent([1, 2, 2]))
     assert not same_multiset(sent([1]), "1")
+
+
+def test_long_numbers_cost_nothing() -> None:
+    big = (1 << 99_000) - 1
+    fractions = ["l", [["Q", ["i", hex(number * big)], ["i", hex(big)]] for number in reversed(range(100))]]
+    began = time.process_time()
+    assert not same_multiset(["l", list(range(100))], fractions)
+    assert not same_multiset(["l", [["D", f"{number}.5"] for number in range(100)]], ["l", [["i", hex(big)]] * 100])
+    assert time.process_time() - began < 1.0
+    assert same(sent(big), sent(big)) and not same(sent(big), sent(big - 1))
 
 
 def test_exceptions_tell_their_bases() -> None:

@@ -21,6 +21,7 @@ from typing import Any
 Number = int | float | complex | Decimal | Fraction
 
 _NUMBER_TEXT_MAX = 40_000
+_ROOM_MIN = 2_000
 _KEY_NODES_MAX = 2_000
 _BASES_MAX = 64
 _SEQUENCES = frozenset({"l", "t", "q", "sl"})
@@ -108,7 +109,7 @@ def _tag(value: Any) -> str:
 def _same(expected: Any, actual: Any) -> bool:
     number = number_of(expected)
     if number is not None:
-        other = number_of(actual)
+        other = number_of(actual, text_max=_room_for(expected))
         return other is not None and _numbers_equal(number, other)
     tag = _tag(expected)
     if not tag:
@@ -182,7 +183,7 @@ def _range(value: list[Any]) -> range:
     return range(*parts)  # type: ignore[arg-type]
 
 
-def number_of(value: Any) -> Number | None:
+def number_of(value: Any, *, text_max: int = _NUMBER_TEXT_MAX) -> Number | None:
     """The number that an encoded value stands for, or None for anything else.
 
     Raises:
@@ -194,7 +195,7 @@ def number_of(value: Any) -> Number | None:
     if tag not in ("i", "f", "j", "D", "Q"):
         return None
     texts = value[1:]
-    if any(not isinstance(text, (str, int, list)) or len(str(text)) > _NUMBER_TEXT_MAX for text in texts):
+    if any(not isinstance(text, (str, int, list)) or len(str(text)) > text_max for text in texts):
         raise MalformedValueError(tag)
     try:
         match tag, texts:
@@ -211,6 +212,11 @@ def number_of(value: Any) -> Number | None:
     except (ValueError, ArithmeticError) as error:
         raise MalformedValueError(tag) from error
     raise MalformedValueError(tag)
+
+
+def _room_for(expected: Any) -> int:
+    """How long a number's text may be to be compared with the expected one: long ones are costly."""
+    return max(_ROOM_MIN, 2 * len(str(expected)))
 
 
 def _fraction(top: Any, bottom: Any) -> Fraction:
@@ -272,7 +278,7 @@ def _unhashable() -> Hashable:
 def _close(expected: Any, actual: Any, relative: float, absolute: float) -> bool:
     number = number_of(expected)
     if number is not None:
-        other = number_of(actual)
+        other = number_of(actual, text_max=_room_for(expected))
         if other is None or isinstance(number, bool) or isinstance(other, bool):
             return other is not None and _numbers_equal(number, other)
         if _numbers_equal(number, other):
