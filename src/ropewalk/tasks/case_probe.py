@@ -20,6 +20,7 @@ import operator
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ _NAMED = {
     for name, value in vars(module).items()
     if callable(value) and not name.startswith("_") and name not in ("open", "input", "exec", "eval", "compile", "exit")
 }
+_started = time.monotonic()
 _NAMES = {id(value): name for name, value in _NAMED.items()}
 
 
@@ -179,7 +181,9 @@ def _print(out: int, value: Any) -> None:
 
 
 def _within(job: dict[str, Any], function: Any, *arguments: Any) -> str | None:
-    """What a function says within the time for one call."""
+    """What a function says within the time for one call; nothing once the time for all calls is used up."""
+    if time.monotonic() > _started + job["budget_s"]:
+        return None
     signal.setitimer(signal.ITIMER_REAL, job["call_timeout_s"])
     try:
         return str(function(*arguments))

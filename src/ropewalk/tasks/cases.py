@@ -39,7 +39,9 @@ _FUNCTIONS_MAX: Final = 40
 _ENOUGH: Final = 4
 """Cases out of templates that make recorded calls needless."""
 _REPEATS: Final = 3
-_CALL_TIMEOUT_S: Final = 0.5
+_CALL_TIMEOUT_S: Final = 0.3
+_BUDGET_S: Final = 15.0
+"""Of all calls of one run: variations can hang."""
 _PROBE: Final = "/tmp/ropewalk-cases/case_probe.py"
 _MODULE: Final = "test_ropewalk_fresh.py"
 _SOURCE: Final = Path(__file__).with_name("case_probe.py")
@@ -94,7 +96,13 @@ async def _from_templates(bench: Bench, problem: Problem, wrong: str, right: str
     module = noting_module(preamble, bodies)
     folder = path.rpartition("/")[0]
     place = f"{WORKDIR}/{folder}/{_MODULE}" if folder else f"{WORKDIR}/{_MODULE}"
-    job = {"path": place, "count": len(bodies), "import_paths": _paths(problem.tree), "call_timeout_s": _CALL_TIMEOUT_S}
+    job = {
+        "path": place,
+        "count": len(bodies),
+        "import_paths": _paths(problem.tree),
+        "call_timeout_s": _CALL_TIMEOUT_S,
+        "budget_s": _BUDGET_S,
+    }
 
     async def ask(source: str, hash_seed: int) -> list[str | None]:
         output = await _run(
@@ -170,7 +178,12 @@ async def _record(bench: Bench, problem: Problem, source: str, names: Sequence[s
 async def _replay(
     bench: Bench, problem: Problem, source: str, calls: Sequence[tuple[str, str, str]], hash_seed: int
 ) -> list[str | None]:
-    job = {"calls": calls, "import_paths": _paths(problem.tree), "call_timeout_s": _CALL_TIMEOUT_S}
+    job = {
+        "calls": calls,
+        "import_paths": _paths(problem.tree),
+        "call_timeout_s": _CALL_TIMEOUT_S,
+        "budget_s": _BUDGET_S,
+    }
     output = await _run(bench, problem, source, "replay", job, timeout_s=60.0, hash_seed=hash_seed)
     return _texts(output, len(calls))
 

@@ -162,22 +162,23 @@ class MutantBuilder:
         if not killers:
             return Rejection(name=title, reason=Reason.SURVIVES, detail=f"{len(selected)} tests pass")
         keys = {killer: work.bodies.key(killer) for killer in killers}
+        refused = Rejection(name=title, reason=Reason.ONE_BODY, detail="one killing body, no case tells them apart")
         try:
             split = split_killers(killers, keys, may_judge=killers, seed=self._seed)
         except SplitRefused:
-            near = (name for name, tests in work.by_function.items() if not set(killers).isdisjoint(tests))
-            problem = _problem(work, before, edit, visible=killers, both=both)
-            made = await make_cases(
-                self._bench, problem, source, work.pair.source_after, functions=(function, *near), seed=self._seed
-            )
-            if made is None:
-                return Rejection(
-                    name=title, reason=Reason.ONE_BODY, detail="one killing body, no case tells them apart"
-                )
-            return await self._assembly.admit(made)
-        return await self._assembly.admit(
-            _problem(work, before, edit, visible=split.visible, both=both, held_out=split.held_out)
-        )
+            pass
+        else:
+            chosen = _problem(work, before, edit, visible=split.visible, both=both, held_out=split.held_out)
+            outcome = await self._assembly.admit(chosen)
+            if isinstance(outcome, TaskRecord) or outcome.reason not in (Reason.NOT_GRADABLE, Reason.LOW_ENTROPY):
+                return outcome
+            refused = outcome
+        near = (name for name, tests in work.by_function.items() if not set(killers).isdisjoint(tests))
+        made = await make_cases(
+            self._bench, _problem(work, before, edit, visible=killers, both=both), source, work.pair.source_after,
+            functions=(function, *near), seed=self._seed,
+        )  # fmt: skip
+        return refused if made is None else await self._assembly.admit(made)
 
 
 def _title(edit: Edit) -> str:

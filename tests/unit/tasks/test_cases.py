@@ -5,6 +5,7 @@ import json
 import random
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -98,8 +99,16 @@ def test_replayed_calls_say_what_came_of_them(folder: Path) -> None:
         ("pkg", "odd", "((1,), {})"),
         ("pkg", "gone", "((), {})"),
     ]
-    job = {"calls": calls, "import_paths": [str(folder)], "call_timeout_s": 0.2}
+    job = {"calls": calls, "import_paths": [str(folder)], "call_timeout_s": 0.2, "budget_s": 20.0}
     assert run("replay", job, folder) == ["iterator [[1, 2], [3]]", "value 3", "value 2", None, None, None, None]
+
+
+def test_calls_that_hang_do_not_take_all_day(folder: Path) -> None:
+    calls = [("pkg", "slow", f"(({number},), {{}})") for number in range(40)] + [("pkg", "total", "(([1],), {})")]
+    job = {"calls": calls, "import_paths": [str(folder)], "call_timeout_s": 0.2, "budget_s": 0.5}
+    started_s = time.monotonic()
+    assert run("replay", job, folder) == [None] * 41
+    assert time.monotonic() - started_s < 6
 
 
 @given(st.lists(PLAIN, max_size=3), st.integers(0, 10))

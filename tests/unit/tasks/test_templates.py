@@ -132,7 +132,13 @@ def test_notes_and_the_tests_made_of_them_agree(tmp_path: Path) -> None:
     bodies = list(vary_templates(templates(), 1, count=20))
     place = folder / "test_fresh.py"
     place.write_text(noting_module(preamble, [*bodies, "    found.append(object())", "    while True: pass"]))
-    job = {"path": str(place), "count": len(bodies) + 2, "import_paths": [str(tmp_path)], "call_timeout_s": 0.2}
+    job = {
+        "path": str(place),
+        "count": len(bodies) + 2,
+        "import_paths": [str(tmp_path)],
+        "call_timeout_s": 0.2,
+        "budget_s": 20.0,
+    }
     probe = Path(cases.__file__).with_name("case_probe.py")
     answer = subprocess.run(
         [sys.executable, "-P", "-s", "-B", str(probe), "notes"], input=json.dumps(job), capture_output=True, text=True,
