@@ -78,10 +78,6 @@ class Board:
         self._lines.clear()
         self._plain(f"{title} …")
 
-    def expect(self, total: int) -> None:
-        """How many steps the stage has, once it is known."""
-        self._stages[-1].total = total
-
     def advance(self, note: str = "", *, by: int = 1) -> None:
         """Some steps more."""
         stage = self._stages[-1]

@@ -12,8 +12,6 @@ from typing import Any, Protocol
 
 from ropewalk.core.records import Record
 
-STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
-
 
 class Activity(StrEnum):
     """What was done; the last part of the predicate type URI `https://ropewalk.dev/{activity}/v1`."""

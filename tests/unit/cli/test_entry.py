@@ -13,7 +13,7 @@ from ropewalk.core.errors import CallerError, DeniedError, IntegrityError, Ropew
 
 
 def fail_with(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
-    def dispatch(words: list[str]) -> int:
+    def dispatch(words: list[str], *, log: bool) -> int:
         raise error
 
     monkeypatch.setattr(entry, "_dispatch", dispatch)

@@ -10,8 +10,10 @@ from typing import Any, ClassVar
 import anyio
 import pytest
 
+from ropewalk.core import limits
 from ropewalk.core.errors import CallerError
 from ropewalk.core.outcomes import Termination
+from ropewalk.core.records import canonical_bytes
 from ropewalk.interface.episode import ToolCall
 from ropewalk.rollout.begin import begin_run
 from ropewalk.rollout.episodes import tools
@@ -194,6 +196,17 @@ async def test_what_a_candidate_makes_impossible_does_not_make_its_episode_unsco
     assert not played.record.termination.ours
     if operation == "snapshot":
         assert [step.snapshot for step in played.record.steps] == [None] * 3
+
+
+async def test_a_record_never_grows_past_what_can_be_read_again(tmp_path: Path) -> None:
+    async def act(context: AgentContext) -> None:
+        for _ in range(12):
+            await context.act([ToolCall(name="shell", arguments={"command": "x" * (2 << 20)})])
+
+    played = await play(tmp_path, Acting(act), run=RunPlan(policies=(PolicyName.NOOP,), steps=12))
+    assert played.trouble is None and len(played.record.steps) == 12
+    assert len(canonical_bytes(played.record)) < limits.JSON_BYTES_MAX
+    assert played.record.steps[0].calls[0].arguments and not played.record.steps[-1].calls[0].arguments
 
 
 async def test_changed_files_are_written_down_by_step(tmp_path: Path) -> None:

@@ -9,8 +9,10 @@ from contextlib import asynccontextmanager
 from types import MappingProxyType
 
 import anyio
+import msgspec
 from anyio.streams.memory import MemoryObjectReceiveStream
 
+from ropewalk.core import limits
 from ropewalk.core.clock import Clock
 from ropewalk.core.errors import CallerError, UnavailableError
 from ropewalk.interface.episode import Message, Step, ToolCall, ToolResult
@@ -25,6 +27,9 @@ from ropewalk.sandbox.contract import SandboxGoneError
 log = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S = 20.0
+RECORD_BYTES_MAX = limits.JSON_BYTES_MAX // 2
+"""Of an episode's steps as JSON. A record larger than `JSON_BYTES_MAX` could be written and never be read."""
+OMITTED = "[omitted: the episode's record is full]"
 _NOTHING: Mapping[str, int] = MappingProxyType({})
 
 
@@ -51,6 +56,7 @@ class EpisodeHost:
         self._steps_max = steps_max
         self._keep = keep
         self._on_step = on_step
+        self._recorded_bytes = 0
 
     @property
     def steps_left(self) -> int:
@@ -67,7 +73,9 @@ class EpisodeHost:
             answer.arrived.set()
 
     async def act(self, action: Action) -> tuple[ToolResult, ...]:
-        """Runs and records one agent's step."""
+        """Runs and records one agent's step; nothing where no steps are left."""
+        if self.steps_left < 1:
+            return tuple(ToolResult(output="error: no steps left.", exit_code=2) for _ in action.calls)
         started_s = self._clock.monotonic_s()
         results = []
         calls = tuple(clean_call(call) for call in action.calls)
@@ -126,19 +134,38 @@ class EpisodeHost:
         snapshot = None
         if self._keep and touched:
             snapshot = await self._saved(self._keep, f"step {index}")
-        step = Step(
-            index=index,
-            messages=messages,
-            calls=calls,
-            results=tuple(results),
-            files_changed=changes,
-            snapshot=snapshot,
-            duration_s=sum(time_s.values()),
-            time_s=time_s,
-            tokens=dict(tokens),
+        step = self._within_bounds(
+            Step(
+                index=index,
+                messages=messages,
+                calls=calls,
+                results=tuple(results),
+                files_changed=changes,
+                snapshot=snapshot,
+                duration_s=sum(time_s.values()),
+                time_s=time_s,
+                tokens=dict(tokens),
+            )
         )
         self.steps.append(step)
         self._on_step(step)
+
+    def _within_bounds(self, step: Step) -> Step:
+        """The step, without its words where the episode's record would grow larger than a record may be."""
+        size = len(msgspec.json.encode(step))
+        if self._recorded_bytes + size > RECORD_BYTES_MAX:
+            step = msgspec.structs.replace(
+                step,
+                messages=(),
+                calls=tuple(ToolCall(name=call.name[:100], arguments={}, id=call.id[:100]) for call in step.calls[:20]),
+                results=tuple(ToolResult(output=OMITTED, exit_code=each.exit_code) for each in step.results[:20]),
+                files_changed=dict(list(step.files_changed.items())[:20]),
+            )
+            size = len(msgspec.json.encode(step))
+            if self._recorded_bytes + size > RECORD_BYTES_MAX + limits.MIB:
+                self._steps_max = len(self.steps)  # not even the bare steps fit: it is over
+        self._recorded_bytes += size
+        return step
 
     async def _saved(self, keep: Callable[[Computer, str], Awaitable[str]], label: str) -> str | None:
         """The state's snapshot; None where it cannot be saved. Candidates make such states (folders nested too deep,

@@ -78,11 +78,6 @@ class ChatClient:
             headers={"Authorization": f"Bearer {key}"} if key else {},
         )
 
-    @property
-    def cost_usd(self) -> float:
-        """Of all requests so far, by the settings' prices."""
-        return self._cost_usd
-
     def spent(self, tokens_prompt: float, tokens_completion: float) -> None:
         """Counts tokens towards the cost."""
         settings = self._settings

@@ -11,6 +11,7 @@ import ast
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from ropewalk.core.records import Record
 from ropewalk.core.syntax import parse_module
@@ -105,9 +106,15 @@ def parses_differently(candidate: Candidate, source: bytes) -> bool:
     """Whether the edit gives a program, and another one."""
     edited = candidate.apply(source)
     try:
-        return ast.dump(parse_module(edited)) != ast.dump(parse_module(source))
+        return ast.dump(parse_module(edited)) != _dump(source)
     except (SyntaxError, ValueError, RecursionError):
         return False
+
+
+@lru_cache(maxsize=4)
+def _dump(source: bytes) -> str:
+    """Of the file that all candidates are edits of."""
+    return ast.dump(parse_module(source))
 
 
 def _last(node: ast.AST) -> int:

@@ -3,10 +3,10 @@
     python inside.py REQUEST_FILE
 
 The request is JSON: `arguments` for pytest, node ids `first` and `rest`, `failing_max` (run `rest` only if at most
-that many of `first` fail, and stop there at the first failure; null: run all), `known_failing` (in `rest`, no reason
-to stop), `trace` (absolute paths of files whose executed lines matter). `first` has a pytest session of its own: most
-edits fail there, and the other test files are then not even collected. The answer is the last line of standard output
-that begins with MARK. A policy believes it at its own risk; no verdict depends on it.
+that many of `first` fail, and stop there at the first failure; null: run all), `trace` (absolute paths of files whose
+executed lines matter). `first` has a pytest session of its own: most edits fail there, and the other test files are
+then not even collected. The answer is the last line of standard output that begins with MARK. A policy believes it at
+its own risk; no verdict depends on it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ class Watch:
     def __init__(self, request: dict[str, Any]) -> None:
         self.first = list(request["first"])
         self.rest = set(request["rest"])
-        self.known_failing = set(request["known_failing"])
         self.failing_max = request["failing_max"]
         self.traced = set(request["trace"])
         self.outcomes: dict[str, str] = {}
@@ -65,7 +64,7 @@ class Watch:
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
         if self._seen:
             self.lines[nodeid] = {path: sorted(lines) for path, lines in self._seen.items()}
-        unexpected = self.outcomes.get(nodeid) != "passed" and nodeid not in self.known_failing
+        unexpected = self.outcomes.get(nodeid) != "passed"
         if unexpected and self.failing_max is not None and nodeid not in self.first:
             self.stop = f"{nodeid} fails too"
             self._session.shouldstop = self.stop

@@ -56,7 +56,6 @@ async def run_tests(
     *,
     first: Sequence[str],
     rest: Sequence[str],
-    known_failing: Sequence[str] = (),
     failing_max: int | None = None,
     trace: Sequence[str] = (),
     timeout_s: float,
@@ -66,7 +65,7 @@ async def run_tests(
 
     Args:
         first: Run before the others; unless at most `failing_max` of them fail, the others do not run.
-        rest: Stops at the first failure that is not in `known_failing`, where `failing_max` is given.
+        rest: Stops at the first failure, where `failing_max` is given.
         trace: Files, relative to the workdir, whose executed lines are wanted. Slow.
         files: Content by path relative to the workdir.
 
@@ -79,7 +78,6 @@ async def run_tests(
         "arguments": [*arguments, "--rootdir", task.workdir, "-q", "--tb=no", "-p", "no:cacheprovider"],
         "first": list(first),
         "rest": list(rest),
-        "known_failing": list(known_failing),
         "failing_max": failing_max,
         "trace": [posixpath.join(task.workdir, path) for path in trace],
     }
