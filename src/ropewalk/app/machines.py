@@ -97,7 +97,7 @@ class Machines:
 
         Raises:
             CallerError: an unknown field, or no such image.
-            DeniedError: data of its class may not meet this driver.
+            DeniedError: data of its class may not meet this driver, or it would be another tenant's.
         """
         given = {name: value for name, value in fields.items() if value is not None}
         for name, size in (("memory_bytes", memory_mib), ("disk_bytes", disk_mib)):
@@ -108,6 +108,7 @@ class Machines:
                 f"A sandbox has no setting {unknown[0]!r}.",
                 next_step=f"use one of {', '.join(SandboxSpec.__struct_fields__)}.",
             )
+        TenantContext(tenant=self.tenant).check_owns(str(given.get("tenant", self.tenant)), what="sandboxes of others")
         check_allowed(str(given.get("data_class", "public")), Use.DRIVER, f"sandbox:{self.driver_name}")
         record = await self.image(image)
         defaults: dict[str, object] = {

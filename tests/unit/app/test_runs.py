@@ -1,0 +1,78 @@
+"""What a run may meet, and that whoever waits for one is always answered."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+import anyio
+import pytest
+
+from ropewalk.app.custody import Custody
+from ropewalk.app.ropewalk import Ropewalk
+from ropewalk.app.runs import Run
+from ropewalk.core.errors import DeniedError
+from ropewalk.rollout.begin import begin_run
+from ropewalk.rollout.plan import OpenAISettings, Plan, PoliciesPlan, PolicyName, RunPlan
+from ropewalk.rollout.policies.contract import ContextKind
+from tests.unit.rollout.worlds import Durable
+
+
+class Sticky:
+    """Cannot be closed."""
+
+    context: ClassVar[ContextKind] = ContextKind.AGENT
+    name = "noop"
+
+    async def run(self, context: Any) -> None:
+        pass
+
+    async def close(self) -> None:
+        raise RuntimeError("it does not let go")
+
+
+async def test_a_policy_that_cannot_be_closed_leaves_nobody_waiting(tmp_path: Path) -> None:
+    durable = Durable(tmp_path / "world")
+    durable.folder.mkdir()
+    plan = Plan(run=RunPlan(policies=(PolicyName.NOOP,), group=1))
+    with Custody.open(state=tmp_path / "state") as custody:
+        world = durable.world()
+        id = begin_run(world, custody.journal, plan, [durable.task()])
+        with anyio.fail_after(20):
+            async with anyio.create_task_group() as group:
+                run = Run(id, custody)
+                run.start(group, world, {"noop": Sticky(), "other": Sticky()})
+                with pytest.raises(RuntimeError, match="let go"):
+                    await run.wait()
+
+
+@pytest.mark.parametrize(
+    ("data_class", "url", "rule"),
+    [
+        ("internal", "https://api.example.com/v1", "data_class:internal:endpoint"),
+        ("restricted", "https://127.0.0.1.example.com/v1", "data_class:restricted:endpoint"),
+        ("unheard-of", "http://127.0.0.1:9/v1", "data_class:unheard-of:driver"),
+    ],
+)
+async def test_tasks_meet_only_what_their_class_allows(tmp_path: Path, data_class: str, url: str, rule: str) -> None:
+    durable = Durable(tmp_path / "world")
+    plan = Plan(
+        run=RunPlan(policies=(PolicyName.OPENAI,)), policy=PoliciesPlan(openai=OpenAISettings(base_url=url, model="m"))
+    )
+    async with Ropewalk.open(state=tmp_path / "state") as rw:
+        with pytest.raises(DeniedError) as denied:
+            await rw.run(plan, tasks=[durable.task(data_class=data_class)])
+        assert denied.value.rule == rule
+        assert not rw.custody.journal.runs(), "nothing was begun"
+        begun = begin_run(rw.world, rw.custody.journal, plan, [durable.task(data_class=data_class)])
+        with pytest.raises(DeniedError):
+            await rw.resume(begun)
+
+
+async def test_a_sandbox_for_data_of_a_class_that_nobody_knows_is_refused(tmp_path: Path) -> None:
+    async with Ropewalk.open(state=tmp_path / "state") as rw:
+        with pytest.raises(DeniedError) as denied:
+            await rw.machines.spec("nothing", data_class="unheard-of")
+        assert denied.value.rule == "data_class:unheard-of:driver"
+        with pytest.raises(DeniedError):
+            await rw.machines.spec("nothing", tenant="somebody-else")
