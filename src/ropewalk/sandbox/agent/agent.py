@@ -12,7 +12,11 @@ if __name__ == "__main__":
     package = type(sys)("ropewalk_agent")
     package.__path__ = [__file__.rpartition("/")[0] or "."]
     sys.modules["ropewalk_agent"] = package
+    # `from __future__ import annotations` looks its module up at run time, too: on disk, for nothing that we need.
+    future = sys.modules["__future__"] = type(sys)("__future__")
+    future.annotations = None  # type: ignore[attr-defined]
 
     from ropewalk_agent.loop import main  # type: ignore[import-not-found]
 
+    del sys.modules["__future__"]
     main(sys.argv[1])
