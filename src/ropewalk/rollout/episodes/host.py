@@ -17,6 +17,7 @@ from ropewalk.core.clock import Clock
 from ropewalk.core.errors import CallerError, UnavailableError
 from ropewalk.interface.episode import Message, Step, ToolCall, ToolResult
 from ropewalk.interface.task import Task
+from ropewalk.reward.bundle import shown
 from ropewalk.rollout.episodes import tools
 from ropewalk.rollout.episodes.changes import FileWatch
 from ropewalk.rollout.episodes.clean import clean_call, clean_message, clean_result
@@ -175,7 +176,7 @@ class EpisodeHost:
         except SandboxGoneError:
             raise
         except (CallerError, UnavailableError) as error:
-            log.warning("the state of %s after %s is not kept: %s", self.sandbox.id, label, error.message)
+            log.warning("the state of %s after %s is not kept: %s", self.sandbox.id, label, shown(error.message))
             return None
 
 
