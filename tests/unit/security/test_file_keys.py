@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from ropewalk.core.errors import CallerError, DeniedError, IntegrityError, UnavailableError
+from ropewalk.machinery import drivers
 from ropewalk.security.drivers import DRIVERS
 from ropewalk.security.drivers.file import FileKeys
 from ropewalk.security.signatures import Verifier, sign_envelope, verify_envelope
@@ -136,7 +137,7 @@ def test_a_read_only_or_missing_place_is_unavailable(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UnavailableError):
         FileKeys(tmp_path / "file" / "keys").create()
-    with pytest.raises(CallerError, match="keys create"):
+    with pytest.raises(CallerError, match="keys init"):
         FileKeys(tmp_path / "absent").active()
 
 
@@ -196,8 +197,7 @@ def test_a_trust_root_is_read_strictly(tmp_path: Path) -> None:
 
 
 def test_the_driver_table_names_what_exists() -> None:
-    module, _, name = DRIVERS["file"][0].partition(":")
-    assert (module, name) == (FileKeys.__module__, FileKeys.__name__)
+    assert drivers.load("keys", DRIVERS, "file") is FileKeys
 
 
 def test_a_restricted_root_never_trusts_more(tmp_path: Path) -> None:
