@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -63,6 +63,13 @@ class _Run:
     hidden: _Hidden
     bundle: Bundle | None
     data_class: str
+
+
+_CAUSES_OF_LOSS: Final = {
+    Termination.OUT_OF_MEMORY: "candidate_out_of_memory",
+    Termination.TIMEOUT: "candidate_timeout",
+    Termination.DISK_FULL: "candidate_disk_full",
+}
 
 
 class _Unfit(Exception):
@@ -251,8 +258,10 @@ class Grader:
         except _Unfit as unfit:
             return _Attempt(Judgement(0.0, "bundle_refused", unfit.detail))
         except SandboxGoneError as error:
-            if error.termination is Termination.OUT_OF_MEMORY:
-                return _Attempt(Judgement(0.0, "candidate_out_of_memory", "", {}, error.termination))
+            if not error.termination.ours:
+                # Nothing but the candidate ran in there: it took the memory, or kept the agent from its time limits.
+                cause = _CAUSES_OF_LOSS.get(error.termination, "candidate_ended_sandbox")
+                return _Attempt(Judgement(0.0, cause, "", {}, error.termination))
             return _Attempt(Judgement(None, "sandbox_lost", error.message, {}, error.termination))
         except UnavailableError as error:
             return _Attempt(Judgement(None, "infra_error", error.message, {}, Termination.INFRASTRUCTURE))

@@ -130,6 +130,7 @@ def gone(termination: Termination = Termination.INFRASTRUCTURE) -> SandboxGoneEr
     ([gone(), gone()], None, "sandbox_lost", 2),
     ([gone(Termination.EVICTED), gone()], None, "sandbox_lost", 2),
     ([gone(Termination.OUT_OF_MEMORY)], 0.0, "candidate_out_of_memory", 1),
+    ([gone(Termination.TIMEOUT)], 0.0, "candidate_timeout", 1),
     ([UnavailableError("No room."), Ended(RIGHT)], 1.0, "all_matched", 2),
     ([UnavailableError("No room."), UnavailableError("No room.")], None, "infra_error", 2),
     ([HUNG], 0.0, "candidate_timeout", 1),
