@@ -7,6 +7,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Sequence
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,7 +31,14 @@ app = verb(
 
 
 @app.default
-def bench(*names: str, out: Path | None = None, gate: bool = False, json: bool = False, place: Place = HERE) -> int:
+def bench(
+    *names: str,
+    out: Path | None = None,
+    page: Path | None = None,
+    gate: bool = False,
+    json: bool = False,
+    place: Place = HERE,
+) -> int:
     """Measures what `specification.toml` promises, each beside its peers in the same run.
 
     Benchmarks use states of their own; on a machine that others use too, absolute times move.
@@ -38,6 +46,7 @@ def bench(*names: str, out: Path | None = None, gate: bool = False, json: bool =
     Args:
         names: Benchmarks to run; all by default.
         out: Folder for one JSON file per benchmark.
+        page: Markdown file for the table (docs/reference/measured.md is made so).
         gate: Exit with 1 where a gated promise (a count or a ratio) is not kept.
         json: Print JSON.
     """
@@ -51,6 +60,8 @@ def bench(*names: str, out: Path | None = None, gate: bool = False, json: bool =
         found += measurements
         if out is not None:
             _write(out / f"{name}.json", measurements)
+    if page is not None:
+        page.write_text(_page(found))
     if json:
         print_json(found)
     else:
@@ -63,10 +74,32 @@ def _told(name: str) -> Callable[[str], None]:
     return lambda text: print(f"{name}: {text}", file=sys.stderr, flush=True)
 
 
+def _machine() -> dict[str, object]:
+    return {"system": platform.platform(), "python": platform.python_version(), "cores": os.cpu_count()}
+
+
+def _page(found: Sequence[Measurement]) -> str:
+    lines = [
+        "# Measured",
+        "",
+        "What `ropewalk bench --page docs/reference/measured.md` gave on "
+        + f"{date.today().isoformat()}: {', '.join(f'{name} {value}' for name, value in _machine().items())}.",
+        "The promises, with their texts, are in `src/ropewalk/benchmarks/specification.toml`.",
+        "",
+        "| promise | measured | goal | kept | peers in the same run | note |",
+        "|---|---|---|---|---|---|",
+    ]
+    for each in found:
+        peers = ", ".join(f"{name} {'absent' if v is None else f'{v:g}'}" for name, v in each.peers.items())
+        value = "not measured" if each.value is None else f"{each.value:g} {each.unit}"
+        kept = {None: "unknown", True: "yes", False: "**no**"}[each.kept]
+        lines.append(f"| {each.promise} | {value} | {each.goal:g} {each.unit} | {kept} | {peers} | {each.note} |")
+    return "\n".join(lines) + "\n"
+
+
 def _write(file: Path, measurements: Sequence[Measurement]) -> None:
-    machine = {"system": platform.platform(), "python": platform.python_version(), "cores": os.cpu_count()}
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(jsons.dumps({"machine": machine, "measurements": to_plain(measurements)}, indent=2) + "\n")
+    file.write_text(jsons.dumps({"machine": _machine(), "measurements": to_plain(measurements)}, indent=2) + "\n")
 
 
 def _show(found: Sequence[Measurement]) -> None:
