@@ -75,7 +75,8 @@ def _told(name: str) -> Callable[[str], None]:
 
 
 def _machine() -> dict[str, object]:
-    return {"system": platform.platform(), "python": platform.python_version(), "cores": os.cpu_count()}
+    system = f"{platform.system()} {platform.release().partition('-')[0]} {platform.machine()}"
+    return {"system": system, "python": platform.python_version(), "cores": os.cpu_count()}
 
 
 def _page(found: Sequence[Measurement]) -> str:
