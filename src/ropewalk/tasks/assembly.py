@@ -16,7 +16,7 @@ from ropewalk.interface.task import FileSet, Task, TaskKind, TaskLimits, TaskOri
 from ropewalk.reward.build import GraderBuild, GraderDraft, build_values_grader
 from ropewalk.reward.grader import Grader
 from ropewalk.reward.spec import GraderLimits
-from ropewalk.tasks.bench import Bench, limit_s
+from ropewalk.tasks.bench import Bench, limit_s, wall_s
 from ropewalk.tasks.bodies import BodyKeys, functions, without_parameters
 from ropewalk.tasks.fingerprints import take_fingerprints
 from ropewalk.tasks.killers import hanging_test, passing, selection
@@ -260,7 +260,7 @@ class Assembly:
 
     def _grader_limits(self, problem: Problem, tests: Sequence[str]) -> GraderLimits:
         seconds = limit_s(sum(problem.seconds.get(test, 0.1) for test in tests) + 1.0)
-        return GraderLimits(cpu_s=round(seconds, 1), wall_s=round(4 * seconds, 1))
+        return GraderLimits(cpu_s=round(seconds, 1), wall_s=round(wall_s(seconds), 1))
 
     def _keep(self, files: Mapping[str, bytes], deleted: Sequence[str] = ()) -> str:
         stored = {path: self._bench.blobs.put(content) for path, content in sorted(files.items())}

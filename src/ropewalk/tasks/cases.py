@@ -23,7 +23,7 @@ from ropewalk.core.records import digest
 from ropewalk.core.syntax import parse_expression
 from ropewalk.sandbox.contract import SandboxSpec
 from ropewalk.tasks.assembly import Problem
-from ropewalk.tasks.bench import Bench, limit_s
+from ropewalk.tasks.bench import Bench, limit_s, wall_s
 from ropewalk.tasks.bodies import toplevel
 from ropewalk.tasks.templates import find_templates, judging_module, noting_module, vary_templates, without_any_test
 from ropewalk.tasks.tree import SourceTree
@@ -171,7 +171,7 @@ async def _record(bench: Bench, problem: Problem, source: str, names: Sequence[s
     plugins = [argument for plugin in bench.world.plugins for argument in ("-p", plugin)]
     job = {"functions": functions, "import_paths": _paths(problem.tree), "tests": problem.visible_killers,
            "arguments": plugins}  # fmt: skip
-    output = await _run(bench, problem, source, "record", job, timeout_s=limit_s(seconds + 2.0), hash_seed=0)
+    output = await _run(bench, problem, source, "record", job, timeout_s=wall_s(limit_s(seconds + 2.0)), hash_seed=0)
     return {key.removeprefix(f"{WORKDIR}/"): texts for key, texts in output.items()} if isinstance(output, dict) else {}
 
 
