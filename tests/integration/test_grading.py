@@ -34,7 +34,7 @@ REFUSED = {
     "no_voting_killer": problem("def test_a():\n    assert f(0) == 0\n"),
     "reference_fails": problem("def test_a():\n    assert f(2) == 3\n"),
     "flaky": problem(
-        "def test_a():\n    for _ in range(int(random() * 20)):\n        assert f(1234) == 1245106\n".replace(
+        "def test_a():\n    for _ in range(int(random() * 400)):\n        assert f(1234) == 1245106\n".replace(
             "random()", "__import__('random').random()"
         )
     ),
@@ -52,13 +52,98 @@ async def test_graders_that_would_not_tell_right_from_wrong_are_refused(grading_
 
 async def test_what_is_visible_is_worth_nothing(grading_root: Path) -> None:  # noqa: F811
     tests = "def test_a():\n    assert f(1234) == 1245106\n    assert f(77) == 77693\n"
+    shown = problem(tests)
+    shown = replace(shown, before={**shown.before, "notes.py": "A, B = 1245106, 77693\n"})
     async with grading_world(grading_root) as world:
-        _, open_problem = await world.build(problem(tests))
-        assert open_problem.spec and open_problem.killer_points == 2
-        shown = problem(tests)
-        shown = replace(shown, before={**shown.before, "notes.py": "A, B = 1245106, 77693\n"})
         _, grader = await world.build(shown)
         assert grader.refused == "low_entropy"
+
+
+REACHABLE = """
+import functools
+from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
+from fractions import Fraction
+from unittest import TestCase
+
+def test_a_local():
+    expected = [n * 1717 for n in range(1, 7)]
+    assert f(expected[::-1]) == expected
+SPRING, AUTUMN = date(2021, 4, 3), date(2022, 10, 9)
+def test_a_global():
+    assert f([SPRING, AUTUMN]) == AUTUMN
+def test_an_argument_without_a_name():
+    assert f("x y".split() + [Decimal("1.5") * 3, Fraction(11, 13)]) == Fraction(11, 13)
+def slow(n):
+    return sum(n * n for _ in range(31)) + 17
+def test_a_function_that_is_shipped():
+    assert f(slow) == slow(901)
+fast = lambda n: slow(n) * 3
+def test_a_lambda_that_is_shipped():
+    assert f(fast) == [fast(77), fast(78)]
+@pytest.fixture
+def made():
+    return {"all": [("key", 2 ** 20 + 7)]}
+def test_a_fixture(made):
+    assert f(made) == [("key", 1048583)]
+def test_a_closure():
+    held = ["se" + "cret", "wo" + "rd"]
+    assert f(lambda: held) == ["secret", "word"]
+@dataclass
+class Box:
+    inside: object
+def test_an_attribute():
+    assert f(Box(Box(b"by" + b"tes " * 9))) == b"bytes " + b"tes " * 8
+def test_an_argument_of_a_partial():
+    assert f(functools.partial(print, 51 * 51 * 51)) == 132651
+def test_what_comes_after_an_exception():
+    assert f(strict=7) is True
+    assert f(70001, right=True) == 70001
+    assert f(9001 * 9001, right=True) == 81018001
+def test_exceptions():
+    for kind in (0, 1):
+        with pytest.raises(KeyError):
+            f(kind, lost=True)
+    with pytest.raises(ValueError):
+        f(2, lost=True)
+def test_room():
+    assert f(3) == pytest.approx(0.5731, abs=0.4)
+class Cases(TestCase):
+    def setUp(self):
+        self.rows = {"first": 424242 + f(5, right=True)}
+    def test_an_attribute_of_the_test(self):
+        self.assertEqual(f(self.rows), 424247)
+"""
+REFERENCE = """
+    if strict == 7: return True
+    if right: return x
+    if lost: raise ValueError() if x == 2 else KeyError()
+    if x == 3: return 0.4
+    if callable(x) and getattr(x, "__name__", "") == "slow": return x(901)
+    if callable(x) and x.__module__ == "tests.test_f" or x.__class__.__name__ == "function":
+        return [x(77), x(78)] if x.__code__.co_argcount else x()
+    if hasattr(x, "args"): return x.args[0]
+    if hasattr(x, "inside"): return x.inside.inside
+    if isinstance(x, dict): return x.get("all") or x["first"]
+    return x[-1] if not isinstance(x[0], int) else sorted(x)
+"""
+
+
+async def test_what_is_within_reach_is_worth_little(grading_root: Path) -> None:  # noqa: F811
+    """Each test's answer lies somewhere in the process, or is nothing that must be guessed."""
+    given = problem(REACHABLE)
+    head = "def f(x=0, *, strict=0, right=False, lost=False):\n"
+    broken = "    if strict: raise NotImplementedError\n    return x if right else 7.0\n"
+    given = replace(
+        given,
+        before={"package.py": head + broken},
+        after={"package.py": head + REFERENCE},
+        held_out=(*given.held_out, "tests/test_f.py::Cases::test_an_attribute_of_the_test"),
+    )
+    async with grading_world(grading_root) as world:
+        _, grader = await world.build(given)
+    assert grader.refused == "low_entropy", grader.detail
 
 
 async def test_values_that_change_do_not_vote(grading_root: Path) -> None:  # noqa: F811

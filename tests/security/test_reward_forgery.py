@@ -9,6 +9,7 @@ odd things that attacks do, solve the task, and score 1.
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -363,13 +364,49 @@ def _wrong(attack: Attack) -> dict[str, str]:
     return {"ledger.py": attack.code + "\n" + body, **attack.files}
 
 
-async def _naive_pays(world: GradingWorld, task: Task, problem: Problem, files: dict[str, str]) -> bool:
-    """Whether pytest exits with 0 over the original tests."""
+NAIVE = """
+import importlib, os, sys
+import _pytest.config, pytest
+for name in _pytest.config.default_plugins:
+    importlib.import_module(f"_pytest.{name}")
+sink = os.open(os.devnull, os.O_RDWR)
+for case, *tests in [line.split("\\t") for line in sys.stdin.read().splitlines()]:
+    child = os.fork()
+    if child == 0:
+        os.chdir(case)
+        for descriptor in (0, 1, 2):
+            os.dup2(sink, descriptor)
+        if os.path.exists("pytest.py"):
+            # Here the start itself is attacked: no head start.
+            os.execvp("python3", ["python3", "-m", "pytest", "-q", *tests])
+        sys.path.insert(0, case)
+        sys.exit(pytest.main(["-q", *tests]))
+    _, status = os.waitpid(child, 0)
+    print(os.path.basename(case), os.waitstatus_to_exitcode(status), flush=True)
+"""
+"""Runs pytest over many folders, each in a process of its own that had pytest imported before."""
+
+
+async def _naive_pays(
+    world: GradingWorld, task: Task, problem: Problem, cases: Mapping[str, Mapping[str, str]]
+) -> set[str]:
+    """Of these files, by name, those over which pytest exits with 0 beside the original tests. One sandbox for all."""
+    folders = {str(number): name for number, name in enumerate(cases)}
+    files: dict[str, str] = {}
+    for number, name in folders.items():
+        for path, text in {**problem.before, **problem.tests, **cases[name]}.items():
+            files[f"/work/cases/{number}/{path}"] = text
+    modules = [path for path in problem.tests if path.rpartition("/")[2].startswith("test")]
     async with await world.sandbox(task) as box:
-        for contents in (problem.tests, files):
-            await box.write_many({f"/work/{path}": text for path, text in contents.items() if ".." not in path})
-        run = await box.exec(["python3", "-m", "pytest", "-q", *problem.tests], cwd="/work", timeout_s=20)
-        return run.exit_code == 0
+        await box.write_many(files)
+        run = await box.exec(
+            ["python3", "-c", NAIVE],
+            stdin="".join("\t".join([f"/work/cases/{number}", *modules]) + "\n" for number in folders).encode(),
+            timeout_s=100,
+        )
+    codes = dict(line.split() for line in run.stdout.splitlines())
+    assert codes.keys() == folders.keys(), run.stderr
+    return {folders[number] for number, code in codes.items() if code == "0"}
 
 
 async def _all(world: GradingWorld, task: Task, cases: dict[str, dict[str, str]]) -> dict[str, Verdict]:
@@ -416,28 +453,13 @@ async def test_honest_twins_score_one(grading_root: Path) -> None:  # noqa: F811
         assert {name: text for name, text in _told(honest).items() if not text.startswith("scored 1.0")} == {}
 
 
-@pytest.mark.parametrize("part", range(PARTS))
-async def test_a_naive_grader_pays_for_the_same_attacks(grading_root: Path, part: int) -> None:  # noqa: F811
+async def test_a_naive_grader_pays_for_the_same_attacks(grading_root: Path) -> None:  # noqa: F811
+    fools = {attack.name: _wrong(attack) for attack in ATTACKS if attack.fools}
+    controls = {"as it was": {"ledger.py": LEDGER_BROKEN}, "solved": {"ledger.py": LEDGER_FIXED}}
     async with grading_world(grading_root) as world:
         task, _ = await built(world, LEDGER)
-        assert not await _naive_pays(world, task, LEDGER, {"ledger.py": LEDGER_BROKEN})
-        assert await _naive_pays(world, task, LEDGER, {"ledger.py": LEDGER_FIXED})
-        paid: dict[str, bool] = {}
-
-        async def run(attack: Attack) -> None:
-            paid[attack.name] = await _naive_pays(world, task, LEDGER, _wrong(attack))
-
-        turns = anyio.CapacityLimiter(2)
-
-        async def in_turn(attack: Attack) -> None:
-            async with turns:
-                await run(attack)
-
-        async with anyio.create_task_group() as group:
-            for attack in ATTACKS[part::PARTS]:
-                if attack.fools:
-                    group.start_soon(in_turn, attack)
-        assert [name for name, was_paid in paid.items() if not was_paid] == []
+        paid = await _naive_pays(world, task, LEDGER, {**fools, **controls})
+        assert paid == {*fools, "solved"}
 
 
 async def test_attacks_on_unittest_score_nothing(grading_root: Path) -> None:  # noqa: F811
@@ -445,8 +467,8 @@ async def test_attacks_on_unittest_score_nothing(grading_root: Path) -> None:  #
         task, _ = await built(world, SPANS)
         verdicts = await _all(world, task, {name: {"series/core.py": code} for name, code in SPANS_ATTACKS.items()})
         assert {name: text for name, text in _told(verdicts).items() if not text.startswith("scored 0.0")} == {}
-        for name, code in SPANS_ATTACKS.items():
-            assert await _naive_pays(world, task, SPANS, {"series/core.py": code}) == (name not in UNFOOLED), name
+        cases = {name: {"series/core.py": code} for name, code in SPANS_ATTACKS.items()}
+        assert await _naive_pays(world, task, SPANS, cases) == SPANS_ATTACKS.keys() - UNFOOLED
 
 
 async def test_bundles_hold_declared_files_and_nothing_else(grading_root: Path) -> None:  # noqa: F811

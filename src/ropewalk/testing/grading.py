@@ -27,7 +27,7 @@ from ropewalk.store.layout import Layout
 from ropewalk.testing.shared_image import lend_default_image
 
 TENANT = "tests"
-LIMITS = GraderLimits(cpu_s=2.0, wall_s=8.0, attempts_max=3)
+LIMITS = GraderLimits(cpu_s=1.5, wall_s=8.0, attempts_max=3)
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,7 @@ class Problem:
 class GradingWorld:
     """Stores and sandboxes of one test."""
 
+    root: Path
     boxes: Sandboxes
     blobs: Blobs
     layers: LayerStore
@@ -136,6 +137,7 @@ async def grading_world(root: Path) -> AsyncIterator[GradingWorld]:
     driver = ProcessDriver(layout, layers=layers, images=images)
     try:
         yield GradingWorld(
+            root=root,
             boxes=Sandboxes(driver, layout, images=images, layers=layers),
             blobs=open_blobs(layout.blobs),
             layers=layers,

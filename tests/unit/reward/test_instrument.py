@@ -186,6 +186,43 @@ def test_module_constants_and_pure_helpers() -> None:
     assert list(result.kinds.values()) == [Kind.EQUAL, Kind.EQUAL, Kind.TRUTH, Kind.EQUAL]
 
 
+def test_functions_that_are_shipped_can_be_called_by_anybody() -> None:
+    result = instrumented("""
+        import functools
+        from package import f, g
+        def slow(x):
+            return helper(x) * 11111
+        def helper(x):
+            return x + 22222
+        def shared(x):
+            return x * 33333
+        quick = lambda x: x * 44444
+        kept = lambda x: x * 55555
+        twice = functools.partial(shared, 2)
+        def test_a():
+            expected = slow(1) + 1
+            assert f(1) == expected
+            assert f(2) == quick(2)
+            assert f(3) == shared(3)
+            assert f(4) == kept(4)
+            g(shared, kept)
+            assert f(5) == twice()
+            later = shared(7)
+            assert f(6) == later
+            assert f(7) == 7
+    """)
+    for number in ("11111", "22222", "44444"):
+        assert number not in result.shipped, "read on expected sides alone"
+    assert "33333" in result.shipped and "55555" in result.shipped
+    assert result.computable == {"test_a:2", "test_a:3", "test_a:4", "test_a:5"}
+    assert len(result.kinds) == 7
+
+
+def test_deep_nesting_is_an_error() -> None:
+    with pytest.raises(CallerError):
+        instrument("def test_a():\n    assert f(1) == " + "1 + " * 5000 + "1\n")
+
+
 def test_parameters() -> None:
     result = instrumented("""
         import pytest

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from pathlib import Path
 
+import anyio.to_thread
 import pytest
 
+from ropewalk.core.records import canonical_bytes, decode_own
 from ropewalk.interface.task import Task
 from ropewalk.reward.build import GraderBuild
 from ropewalk.testing.grading import GradingWorld, Problem
@@ -108,18 +111,18 @@ SPANS = Problem(
 )
 
 
-_BUILT: dict[str, tuple[Task, GraderBuild]] = {}
-
-
 async def built(world: GradingWorld, problem: Problem) -> tuple[Task, GraderBuild]:
-    """A task of a problem; built once, since what it is made of stays in the state directory."""
-    if problem.name not in _BUILT:
-        _BUILT[problem.name] = await world.build(problem)
-    return _BUILT[problem.name]
+    """A task of a problem; built once for all workers, since what it is made of stays in the state directory."""
+    kept = world.root / f"built-{problem.name}.json"
+    with (world.root / f"built-{problem.name}.lock").open("w") as lock:
+        await anyio.to_thread.run_sync(fcntl.flock, lock, fcntl.LOCK_EX)
+        if not kept.exists():
+            kept.write_bytes(canonical_bytes(list(await world.build(problem))))
+        return decode_own(kept.read_bytes(), tuple[Task, GraderBuild])
 
 
 @pytest.fixture(scope="session")
 def grading_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One state directory for all workers of a run, so that the image is built once."""
     base = tmp_path_factory.getbasetemp()
-    return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "grading"
+    return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "ropewalk-shared"

@@ -22,6 +22,7 @@ from ropewalk.reward.values.visible import (
     items_of,
     outline,
     plain_number,
+    text_of,
 )
 
 GUESS_BITS_MIN: Final = 10.0
@@ -143,7 +144,9 @@ def _bits(value: Any, visible: Visible) -> float:
     if isinstance(value, str):
         return _text_bits(value, visible)
     tag = value[0]
-    if tag == "b" or tag == "s":
+    if tag == "b":
+        return _text_bits(text_of(value), visible)
+    if tag == "s":
         return min(2.0 * len(value[1]), _TEXT_BITS_MAX) or 1.0
     if tag in ("T", "c"):
         return 2.0

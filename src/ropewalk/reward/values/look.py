@@ -87,7 +87,7 @@ class Look:
             held.append(value)
             self._nodes += 1
             encoded = encode.encode(value)
-            is_plain = not (isinstance(encoded, list) and encoded and encoded[0] == "o")
+            is_plain = not (isinstance(encoded, list) and encoded and encoded[0] in ("o", "T"))
             if is_plain and is_whole:
                 self._tell(encoded)
             if not isinstance(value, _ATOMS):
@@ -102,7 +102,9 @@ class Look:
             return _without_names(value.gi_frame.f_locals) if value.gi_frame else []
         if isinstance(value, types.CodeType):
             return list(value.co_consts)
-        if isinstance(value, (types.ModuleType, types.FrameType, types.BuiltinFunctionType)):
+        if isinstance(value, types.BuiltinFunctionType):
+            return [value.__self__]
+        if isinstance(value, (types.ModuleType, types.FrameType)):
             return []
         if isinstance(value, type):
             return _without_names(vars(value)) if self._is_ours(value) else []

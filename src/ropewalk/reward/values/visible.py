@@ -148,8 +148,8 @@ class _Found:
         )
 
     def _note(self, value: Any) -> None:
-        if isinstance(value, str):
-            self.texts.add(value.lower())
+        if text := text_of(value):
+            self.texts.add(text.lower())
         elif (number := plain_number(value)) is not None:
             self.numbers.add(number)
 
@@ -168,6 +168,13 @@ def plain_number(value: Any) -> float | None:
     except (ValueError, OverflowError):
         return None
     return plain if math.isfinite(plain) else None
+
+
+def text_of(value: Any) -> str:
+    """A string, or bytes as one character each; empty for anything else."""
+    if isinstance(value, str):
+        return value
+    return bytes.fromhex(value[1]).decode("latin-1") if isinstance(value, list) and value[:1] == ["b"] else ""
 
 
 def items_of(value: Any) -> list[Any]:
@@ -308,12 +315,23 @@ def _steps(value: Any) -> tuple[list[Any], list[list[str]]]:
         of_keys, of_values = _steps_of_items(keys), _steps_of_items(values)
         plain = [[key for key, _ in pairs], [held for _, held in pairs], in_pairs, turned]
         return of_keys[0] + of_values[0], plain + of_keys[1] + of_values[1]
+    if tag == "b":
+        data = bytes.fromhex(value[1])
+        return [encode(len(data)), encode(text_of(value)), encode(data[::-1])], [[outline(byte) for byte in data]]
     items = items_of(value)
     return _steps_of_items(items) if items else ([], [])
 
 
 def _steps_of_text(text: str) -> tuple[list[Any], list[list[str]]]:
-    found: list[Any] = [len(text), text[::-1], text.strip(), text.upper(), text.lower(), text.title()]
+    found: list[Any] = [
+        text.encode("utf-8", "replace"),
+        len(text),
+        text[::-1],
+        text.strip(),
+        text.upper(),
+        text.lower(),
+        text.title(),
+    ]
     sequences = []
     if len(text) <= _ITEMS_MAX:
         found.append("".join(sorted(text)))
