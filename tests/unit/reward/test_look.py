@@ -38,7 +38,7 @@ PLACES = {
     "a bound method": "def test():\n tested(MAKE().append)",
     "an iterator": "def test():\n tested(iter([MAKE()]))",
     "a chain of iterators": "def test():\n tested(zip(itertools.chain([1], iter([MAKE()])), [2, 3]))",
-    "a generator": "def some():\n held = MAKE()\n yield held\n yield\ndef test():\n it = some()\n next(it)\n tested(it)",
+    "a generator": "def some():\n held = MAKE()\n yield held\n yield\ndef test():\n it=some()\n next(it)\n tested(it)",
     "a deque": "def test():\n tested(collections.deque([[MAKE()]]))",
     "a constant of a function": "def helper():\n return (4711, 'found')\ndef test():\n point()",
     "beside what is opaque": "def test():\n held = [object(), object, MAKE()]\n point()",
