@@ -303,7 +303,7 @@ async def test_mutants_of_a_private_package_in_src_layout_with_wheels_and_a_plug
     files = contents(world, task.layers)
     assert files["work/src/yarn/__init__.py"] != NEW.encode()
     assert "addopts = -p wordplugin" in files["work/pytest.ini"].decode()
-    assert NEW.splitlines()[6] not in task.prompt
+    assert task.origin.operator not in task.prompt
 
 
 async def test_a_package_that_carries_its_own_answer_is_refused(world: GradingWorld, tmp_path: Path) -> None:
@@ -388,15 +388,15 @@ async def test_a_killed_build_goes_on_where_it_stopped(world: GradingWorld, tmp_
     seen = await anyio.to_thread.run_sync(events, first, "finished")
     os.killpg(first.pid, signal.SIGKILL)
     first.communicate()
-    assert seen[-1][1] == "yarn 1.0→1.5"
+    done = seen[-1][1]
 
     second = await anyio.to_thread.run_sync(start)
     again = await anyio.to_thread.run_sync(events, second, "report")
     second.communicate()
-    stages = [(event[0], event[1]) for event in again]
-    assert ("resumed", "yarn 1.0→1.5") in stages
-    assert ("started", "yarn 1.0→1.5") not in stages
-    assert ("finished", "yarn 1.5→2.0") in stages
+    stages = [(event[0], event[1]) for event in again[:-1]]
+    assert ("resumed", done) in stages
+    assert ("started", done) not in stages
+    assert {source for _, source in stages} >= {"yarn 1.0→1.5", "yarn 1.5→2.0"}
     assert second.returncode == 0
     assert len(again[-1][1]) == 1  # type: ignore[arg-type]
     assert not list(tmp_path.rglob("*.part"))

@@ -61,6 +61,7 @@ class Problem:
         seconds: test → time on right source.
         fresh: test file that the oracle made (path → content), and its test ids.
         notes: from the release's own notes.
+        data_class: the most restricted of its sources'.
     """
 
     kind: TaskKind
@@ -74,6 +75,7 @@ class Problem:
     visible_killers: tuple[str, ...]
     held_out: tuple[str, ...]
     origin: TaskOrigin
+    data_class: str
     hidden: tuple[str, ...] = ()
     both: tuple[str, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)
@@ -130,8 +132,8 @@ class Assembly:
     ) -> GraderBuild:
         """A grader of these tests (and of the fresh ones) for a problem whose source lies in layer `source`."""
         draft = GraderDraft(
-            name=problem.title, tenant=self._bench.world.tenant, image=self._bench.world.image,
-            layers=(*self._bench.world.wheels, source), workdir=WORKDIR, editable=self._globs(problem),
+            name=problem.title, tenant=self._bench.world.tenant, data_class=problem.data_class,
+            image=self._bench.world.image, layers=(*self._bench.world.wheels, source), workdir=WORKDIR, editable=self._globs(problem),
             oracle=self._keep_oracle(problem), tests=(*held_out, *problem.fresh_tests),
             import_paths=import_paths(problem.tree), plugins=self._bench.world.plugins,
             limits=self._grader_limits(problem, held_out),
@@ -232,7 +234,7 @@ class Assembly:
             layers=(*self._bench.world.wheels, source, tests), workdir=WORKDIR, visible_tests=visible,
             visible_killers=tuple(sorted(problem.visible_killers)), test_command=TEST_COMMAND,
             editable=self._globs(problem), source=self._keep(problem.before), grader=build.digest,
-            oracle=self._keep_oracle(problem), origin=problem.origin,
+            oracle=self._keep_oracle(problem), origin=problem.origin, data_class=problem.data_class,
             limits=TaskLimits(test_timeout_s=round(limit_s(seconds + 1.0), 1)),
         )  # fmt: skip
 

@@ -12,7 +12,7 @@ import anyio
 import msgspec
 
 from ropewalk.core.clock import Clock, SystemClock
-from ropewalk.core.errors import CallerError, UnavailableError
+from ropewalk.core.errors import CallerError, DeniedError, IntegrityError, UnavailableError
 from ropewalk.interface.task import TaskKind
 from ropewalk.reward.box import Boxes
 from ropewalk.reward.grader import Grader
@@ -130,7 +130,7 @@ class _Run:
         assembly = Assembly(bench, grader, Scanner(shop.layers, shop.folder / "indexes"), seed=plan.seed)
         self._releases = ReleaseBuilder(bench, assembly, seed=plan.seed)
         self._mutants = MutantBuilder(bench, assembly, seed=plan.seed)
-        self._journal = Journal(shop.folder, plan, shop.image.digest)
+        self._journal = Journal(shop.folder, plan, image=shop.image.digest, wheels=shop.wheels)
         self._trees: dict[str, SourceTree] = {}
         self._results: dict[int, SourceYield] = {}
         self._budget = Budget(plan.tasks_max)
@@ -171,9 +171,15 @@ class _Run:
             try:
                 result = await self._build(step, name)
                 break
-            except UnavailableError as error:
+            except Exception as error:  # sources are hostile: one that is odd must not end the build of the others
+                cause = _single(error)
+                if isinstance(cause, IntegrityError | DeniedError):
+                    raise cause from error
+                if not isinstance(cause, UnavailableError):
+                    result = self._failed(step, name, Reason.UNREADABLE, f"{type(cause).__name__}: {cause}")
+                    break
                 if attempt == _ATTEMPTS:
-                    result = self._failed(step, name, error)
+                    result = self._failed(step, name, Reason.INFRASTRUCTURE, cause.message)
         assert result is not None
         if not any(rejection.reason is Reason.INFRASTRUCTURE for rejection in result.rejections):
             await anyio.to_thread.run_sync(self._journal.store, step, result)
@@ -195,11 +201,11 @@ class _Run:
             self._trees[release.raw] = await anyio.to_thread.run_sync(self._shop.trees, release)
         return self._trees[release.raw]
 
-    def _failed(self, step: PairPlan | MutantPlan, name: str, error: UnavailableError) -> SourceYield:
+    def _failed(self, step: PairPlan | MutantPlan, name: str, reason: Reason, detail: str) -> SourceYield:
         is_pair = isinstance(step, PairPlan)
         kind = TaskKind.RELEASE if is_pair else TaskKind.MUTANT
         distribution = step.after.distribution if isinstance(step, PairPlan) else step.release.distribution
-        rejection = Rejection(name=name, reason=Reason.INFRASTRUCTURE, detail=error.message)
+        rejection = Rejection(name=name, reason=reason, detail=ascii(detail)[1:-1][:500])
         return SourceYield(name=name, kind=kind, distribution=distribution, rejections=(rejection,))
 
     def _finish(self, name: str, result: SourceYield, stage: str) -> None:
@@ -213,6 +219,14 @@ class _Run:
         self._on_event(
             BuildEvent(source=name, stage=stage, detail=detail, done=self._done, total=self._total, tasks=self._tasks)
         )
+
+
+def _single(error: BaseException) -> BaseException:
+    """The first error inside groups of one or more; the gravest kind goes first."""
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    inner = [_single(each) for each in error.exceptions]
+    return next((each for each in inner if isinstance(each, IntegrityError | DeniedError)), inner[0])
 
 
 def within_quota(results: Sequence[SourceYield]) -> list[SourceYield]:

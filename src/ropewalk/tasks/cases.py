@@ -40,7 +40,7 @@ _ENOUGH: Final = 4
 """Cases out of templates that make recorded calls needless."""
 _REPEATS: Final = 3
 _CALL_TIMEOUT_S: Final = 0.3
-_BUDGET_S: Final = 15.0
+_BUDGET_S: Final = 8.0
 """Of all calls of one run: variations can hang."""
 _PROBE: Final = "/tmp/ropewalk-cases/case_probe.py"
 _MODULE: Final = "test_ropewalk_fresh.py"

@@ -9,7 +9,7 @@ from ropewalk.core.records import Record, canonical_bytes, content_id, decode_ow
 from ropewalk.tasks.bench import write_whole
 from ropewalk.tasks.records import BuildPlan, SourceYield
 
-JOURNAL_VERSION = 1
+JOURNAL_VERSION = 2
 
 
 class _Entry(Record):
@@ -21,8 +21,8 @@ class _Entry(Record):
 class Journal:
     """Results of one build plan below `folder`, by what was asked for."""
 
-    def __init__(self, folder: Path, plan: BuildPlan, image: str) -> None:
-        self.id = content_id("build", [JOURNAL_VERSION, image, plan])
+    def __init__(self, folder: Path, plan: BuildPlan, *, image: str, wheels: tuple[str, ...] = ()) -> None:
+        self.id = content_id("build", [JOURNAL_VERSION, image, wheels, plan])
         self._folder = folder / "builds" / self.id.partition(":")[2]
 
     def load(self, step: object) -> SourceYield | None:

@@ -197,5 +197,5 @@ def _problem(
     return Problem(
         kind=TaskKind.MUTANT, name=_title(edit), level="mutant", tree=pair.before, after_tree=pair.after, before=before,
         after=pair.before.editable_files, tests=pair.tests, visible_killers=visible, held_out=held_out, origin=origin,
-        both=both, seconds=work.seconds,
+        data_class=release.data_class, both=both, seconds=work.seconds,
     )  # fmt: skip

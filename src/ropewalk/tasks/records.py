@@ -19,6 +19,8 @@ class ReleaseRef(Record):
     """SPDX expression."""
     commit: str
     """Digest of the lake commit that holds it."""
+    data_class: str = "public"
+    """Of the raw file; everything made from it has at least this class."""
 
 
 class PairPlan(Record):
@@ -99,6 +101,8 @@ class Reason(StrEnum):
     """A mutant that no selected test kills."""
     QUOTA = "quota"
     """Mutants would be more than a quarter."""
+    UNREADABLE = "unreadable"
+    """Something in the source is of a kind that cannot be worked with; the detail says what."""
     INFRASTRUCTURE = "infrastructure"
     """Our side failed; building again may work."""
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ropewalk.interface.task import TaskKind, TaskOrigin
+from ropewalk.security.data_classes import most_restricted
 from ropewalk.tasks.assembly import Assembly, Problem
 from ropewalk.tasks.bench import Bench, Tell
 from ropewalk.tasks.bodies import BodyKeys
@@ -201,7 +202,8 @@ def _problem(
     return Problem(
         kind=TaskKind.RELEASE, name=name, level=level, tree=pair.before, after_tree=pair.after,
         before=pair.before.editable_files, after=pair.after.editable_files, tests=pair.tests, visible_killers=visible,
-        held_out=held_out, origin=origin, hidden=hidden, both=both, seconds=found.seconds, notes=notes,
+        held_out=held_out, origin=origin, data_class=most_restricted(plan.before.data_class, plan.after.data_class),
+        hidden=hidden, both=both, seconds=found.seconds, notes=notes,
     )  # fmt: skip
 
 

@@ -60,7 +60,7 @@ def release_ref(record: RawRecord, commit: str, *, distribution: str = "", versi
         )
     return ReleaseRef(
         distribution=name, version=record.version or version or "0", raw=record.sha256, commit=commit,
-        licence=record.licence.expression,
+        licence=record.licence.expression, data_class=record.data_class,
     )  # fmt: skip
 
 
