@@ -133,7 +133,8 @@ class Assembly:
         """A grader of these tests (and of the fresh ones) for a problem whose source lies in layer `source`."""
         draft = GraderDraft(
             name=problem.title, tenant=self._bench.world.tenant, data_class=problem.data_class,
-            image=self._bench.world.image, layers=(*self._bench.world.wheels, source), workdir=WORKDIR, editable=self._globs(problem),
+            image=self._bench.world.image, layers=(*self._bench.world.wheels, source), workdir=WORKDIR,
+            editable=self._globs(problem),
             oracle=self._keep_oracle(problem), tests=(*held_out, *problem.fresh_tests),
             import_paths=import_paths(problem.tree), plugins=self._bench.world.plugins,
             limits=self._grader_limits(problem, held_out),

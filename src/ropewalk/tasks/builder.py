@@ -12,7 +12,7 @@ import anyio
 import msgspec
 
 from ropewalk.core.clock import Clock, SystemClock
-from ropewalk.core.errors import CallerError, DeniedError, IntegrityError, UnavailableError
+from ropewalk.core.errors import CallerError, DeniedError, IntegrityError, RopewalkError, UnavailableError
 from ropewalk.interface.task import TaskKind
 from ropewalk.reward.box import Boxes
 from ropewalk.reward.grader import Grader
@@ -142,9 +142,15 @@ class _Run:
         started_s = self._shop.clock.monotonic_s()
         steps: list[tuple[int, PairPlan | MutantPlan]] = [*enumerate(self._plan.pairs)]
         steps += enumerate(self._plan.mutants, start=len(steps))
-        async with anyio.create_task_group() as group:
-            for _ in range(self._shop.parallel + 1):  # one of them waits for a slot, and is ready when it comes
-                group.start_soon(self._work, steps)
+        try:
+            async with anyio.create_task_group() as group:
+                for _ in range(self._shop.parallel + 1):  # one of them waits for a slot, and is ready when it comes
+                    group.start_soon(self._work, steps)
+        except BaseExceptionGroup as errors:
+            cause = _single(errors)
+            if isinstance(cause, RopewalkError):
+                raise cause from None  # callers know our errors, not groups of them
+            raise
         results = [self._results[number] for number in sorted(self._results)]
         if self._plan.pairs or not self._plan.private:
             results = within_quota(results)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ropewalk.core.errors import CallerError, UnavailableError
+from ropewalk.core.errors import CallerError, IntegrityError, UnavailableError
 from ropewalk.core.records import digest
 from ropewalk.interface.task import Task, TaskKind, TaskOrigin
 from ropewalk.provenance.statement import Activity
@@ -184,11 +184,12 @@ async def test_a_damaged_entry_of_the_journal_is_built_again(fake: Fake, tmp_pat
 def test_entries_belong_to_one_plan_and_one_step(tmp_path: Path) -> None:
     plan = BuildPlan(pairs=PAIRS, tenant="t")
     result = SourceYield(name="x", kind=TaskKind.RELEASE, distribution="pkg")
-    Journal(tmp_path, plan, "image").store(PAIRS[0], result)
-    assert Journal(tmp_path, plan, "image").load(PAIRS[0]) == result
-    assert Journal(tmp_path, plan, "image").load(PAIRS[1]) is None
-    assert Journal(tmp_path, plan, "another image").load(PAIRS[0]) is None
-    assert Journal(tmp_path, BuildPlan(pairs=PAIRS, tenant="t", seed=1), "image").load(PAIRS[0]) is None
+    Journal(tmp_path, plan, image="image").store(PAIRS[0], result)
+    assert Journal(tmp_path, plan, image="image").load(PAIRS[0]) == result
+    assert Journal(tmp_path, plan, image="image").load(PAIRS[1]) is None
+    assert Journal(tmp_path, plan, image="another image").load(PAIRS[0]) is None
+    assert Journal(tmp_path, plan, image="image", wheels=("w" * 64,)).load(PAIRS[0]) is None
+    assert Journal(tmp_path, BuildPlan(pairs=PAIRS, tenant="t", seed=1), image="image").load(PAIRS[0]) is None
 
 
 def test_progress_counts_reasons() -> None:
@@ -209,3 +210,40 @@ def test_statements_lead_back_to_raw_files_and_name_no_held_out_test() -> None:
     assert admit.predicate["operator"] == "constant"
     assert admit.predicate["controls"] == {"noop": 0, "oracle": 1, "oracle_repeats": 3}
     assert "t.py::b" not in str(admit)
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        CallerError("no importable package"),
+        ValueError("\x1b[31mred"),
+        AssertionError(),
+        RecursionError("too deep"),
+        ExceptionGroup("tasks", [CallerError("not a module")]),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+async def test_an_odd_source_does_not_end_the_build_of_the_others(
+    fake: Fake, tmp_path: Path, trouble: Exception
+) -> None:
+    def tree(release: ReleaseRef) -> SourceTree:
+        if release.version == "2":
+            raise trouble
+        return make_tree({"pkg.py": b"", "test_pkg.py": b""}, distribution="pkg", version=release.version)
+
+    fake.gives = {"pkg 3→4": 2}
+    report = await TaskBuilder(shop(tmp_path, tree)).build(BuildPlan(pairs=PAIRS, tenant="t"))
+    assert report.count(TaskKind.RELEASE) == 2
+    assert report.reasons == {Reason.UNREADABLE: 2}
+    details = [rejection.detail for source in report.sources for rejection in source.rejections]
+    assert all(detail.isprintable() and detail.isascii() for detail in details)
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+async def test_damage_ends_a_build(fake: Fake, tmp_path: Path, wrapped: bool) -> None:
+    def tree(release: ReleaseRef) -> SourceTree:
+        damage = IntegrityError("not what was stored")
+        raise ExceptionGroup("tasks", [ValueError(), damage]) if wrapped else damage
+
+    with pytest.raises(IntegrityError, match="not what was stored"):
+        await TaskBuilder(shop(tmp_path, tree)).build(BuildPlan(pairs=PAIRS, tenant="t"))
