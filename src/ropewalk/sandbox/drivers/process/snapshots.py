@@ -132,14 +132,22 @@ def _frozen(found: Processes) -> Iterator[None]:
 
 
 def _running(init_pid: int, stopped: dict[int, int]) -> dict[int, int]:
-    """Processes inside that are not stopped yet, by start time; those that stopped themselves stay out of it."""
-    found = {}
+    """Processes inside that are not stopped yet, by start time; those that stopped themselves stay out of it.
+
+    A parent that waits in vfork(2) for a child that was stopped before its exec cannot be stopped itself (state D), and
+    runs nothing until the child goes on: it counts as stopped.
+    """
+    states: dict[int, tuple[bytes, int, int]] = {}
     for pid in processes.inside(init_pid):
         with suppress(OSError, IndexError):
             fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-            if fields[0] not in (b"T", b"t", b"Z", b"X") and pid not in stopped:
-                found[pid] = int(fields[19])
-            elif pid in stopped and fields[0] not in (b"T", b"t", b"Z", b"X"):
-                time.sleep(0.0005)  # the signal is on its way
-                found[pid] = int(fields[19])
+            states[pid] = (fields[0], int(fields[1]), int(fields[19]))
+    waited_for = {parent for state, parent, _ in states.values() if state in (b"T", b"t")}
+    found = {
+        pid: started
+        for pid, (state, _, started) in states.items()
+        if state not in (b"T", b"t", b"Z", b"X") and not (state == b"D" and pid in stopped and pid in waited_for)
+    }
+    if any(pid in stopped for pid in found):
+        time.sleep(0.0005)  # the signal is on its way
     return found
