@@ -8,6 +8,7 @@ tells them, encoded, so that a grader can know what is no secret.
 from __future__ import annotations
 
 import gc
+import itertools
 import json
 import sys
 import types
@@ -100,6 +101,8 @@ class Look:
             return self._of_function(value)
         if isinstance(value, types.GeneratorType):
             return _without_names(value.gi_frame.f_locals) if value.gi_frame else []
+        if isinstance(value, itertools.zip_longest):
+            return []  # its tuple of iterators has holes once one is exhausted: reading it crashes the interpreter
         if isinstance(value, types.CodeType):
             return list(value.co_consts)
         if isinstance(value, types.BuiltinFunctionType):
