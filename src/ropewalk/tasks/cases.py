@@ -2,8 +2,8 @@
 
 Two kinds are tried. Visible killers serve as templates: the values in them are varied by seed, and what they compare
 is noted. And calls of functions are recorded while the visible tests run, and their arguments varied. The right
-source, run three times, says what is right; kept are cases on which it always says the same and the wrong source says
-something else. They become a test module, which is judged like every other one.
+source, asked three times, says what is right; kept are cases on which it always says the same and the wrong source
+says something else. They become a test module, which is judged like every other one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import ast
 import json
 import random
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -21,6 +22,7 @@ import anyio
 
 from ropewalk.core.records import digest
 from ropewalk.core.syntax import parse_expression
+from ropewalk.reward.box import Box
 from ropewalk.sandbox.contract import SandboxSpec
 from ropewalk.tasks.assembly import Problem
 from ropewalk.tasks.bench import Bench, limit_s, wall_s
@@ -38,9 +40,11 @@ _FUNCTIONS_MAX: Final = 40
 """Whose calls are recorded."""
 _ENOUGH: Final = 4
 """Cases out of templates that make recorded calls needless."""
+_CONFIRMED_MAX: Final = 3 * CASES_MAX
+"""Telling cases that are asked again."""
 _REPEATS: Final = 3
 _CALL_TIMEOUT_S: Final = 0.3
-_BUDGET_S: Final = 8.0
+_BUDGET_S: Final = 4.0
 """Of all calls of one run: variations can hang."""
 _PROBE: Final = "/tmp/ropewalk-cases/case_probe.py"
 _MODULE: Final = "test_ropewalk_fresh.py"
@@ -93,24 +97,17 @@ async def _from_templates(bench: Bench, problem: Problem, wrong: str, right: str
         return _Fresh()
     bodies = list(vary_templates(templates, seed, count=_TRIED_MAX // 2))
     preamble = without_any_test(problem.tests[path].decode("utf-8", "replace"))
-    module = noting_module(preamble, bodies)
     folder = path.rpartition("/")[0]
     place = f"{WORKDIR}/{folder}/{_MODULE}" if folder else f"{WORKDIR}/{_MODULE}"
-    job = {
-        "path": place,
-        "count": len(bodies),
-        "import_paths": _paths(problem.tree),
-        "call_timeout_s": _CALL_TIMEOUT_S,
-        "budget_s": _BUDGET_S,
-    }
 
-    async def ask(source: str, hash_seed: int) -> list[str | None]:
-        output = await _run(
-            bench, problem, source, "notes", job, timeout_s=60.0, hash_seed=hash_seed, files={place: module.encode()}
-        )
-        return _texts(output, len(bodies))
+    async def ask(side: _Side, cases: Sequence[str], hash_seed: int) -> list[str | None]:
+        job = {"path": place, "count": len(cases)}
+        module = noting_module(preamble, cases)
+        output = await side.run("notes", job, timeout_s=60.0, hash_seed=hash_seed, files={place: module.encode()})
+        return _texts(output, len(cases))
 
-    good = _telling(bodies, [await ask(right, number) for number in range(_REPEATS)], await ask(wrong, 0), seed)
+    async with _sides(bench, problem, wrong, right) as sides:
+        good = await _telling(bodies, sides, ask, seed)
     text, tests = judging_module(preamble, good[:CASES_MAX])
     return _Fresh(text, tuple(tests), path)
 
@@ -118,29 +115,46 @@ async def _from_templates(bench: Bench, problem: Problem, wrong: str, right: str
 async def _from_calls(
     bench: Bench, problem: Problem, wrong: str, right: str, names: Sequence[str], *, seed: int
 ) -> _Fresh:
-    calls = await _record(bench, problem, right, names) if names else {}
-    tried = list(_variations(calls, problem.tree, seed))[:_TRIED_MAX]
-    if not tried:
+    if not names:
         return _Fresh()
-    answers = [await _replay(bench, problem, right, tried, hash_seed) for hash_seed in range(_REPEATS)]
-    good = _telling(tried, answers, await _replay(bench, problem, wrong, tried, 0), seed)
+
+    async def ask(side: _Side, cases: Sequence[tuple[str, str, str]], hash_seed: int) -> list[str | None]:
+        output = await side.run("replay", {"calls": cases}, timeout_s=60.0, hash_seed=hash_seed)
+        return _texts(output, len(cases))
+
+    async with _sides(bench, problem, wrong, right) as sides:
+        calls = await _record(bench, problem, sides.right, names)
+        tried = list(_variations(calls, problem.tree, seed))[:_TRIED_MAX]
+        good = await _telling(tried, sides, ask, seed) if tried else []
     text, tests = _module(good[:CASES_MAX])
     return _Fresh(text, tuple(tests), problem.visible_killers[0].partition("::")[0])
 
 
-def _telling(
-    cases: Sequence[T], answers: Sequence[Sequence[str | None]], mistaken: Sequence[str | None], seed: int
+async def _telling(
+    cases: Sequence[T],
+    sides: _Sides,
+    ask: Callable[[_Side, Sequence[T], int], Awaitable[list[str | None]]],
+    seed: int,
 ) -> list[tuple[T, str]]:
-    """Cases on which the right source always says the same and the wrong one does not, in random order."""
-    good = []
-    for number, case in enumerate(cases):
-        said = {answer[number] for answer in answers}
-        truth = said.pop() if len(said) == 1 else None
-        if truth is not None and mistaken[number] != truth:
-            good.append((case, truth))
+    """Cases on which the right source always says the same and the wrong one does not, in random order.
+
+    All are asked of the right source once, those with an answer of the wrong one, and some of those that it answers
+    otherwise of the right one again: most cases tell nothing, and every answer costs time.
+    """
+    first = await ask(sides.right, cases, 0)
+    answered = [(case, truth) for case, truth in zip(cases, first, strict=True) if truth is not None]
+    if not answered:
+        return []
+    mistaken = await ask(sides.wrong, [case for case, _ in answered], 0)
+    good = [pair for pair, said in zip(answered, mistaken, strict=True) if said != pair[1]]
     random.Random(f"{seed}:{digest([truth for _, truth in good])}").shuffle(good)
     unlike = {truth: (case, truth) for case, truth in good}  # a value that is expected twice is worth no more
-    return list(unlike.values())
+    good = list(unlike.values())[:_CONFIRMED_MAX]
+    for hash_seed in range(1, _REPEATS):
+        if good:
+            again = await ask(sides.right, [case for case, _ in good], hash_seed)
+            good = [pair for pair, said in zip(good, again, strict=True) if said == pair[1]]
+    return good
 
 
 def _callable(problem: Problem, functions: Sequence[str]) -> list[str]:
@@ -162,30 +176,16 @@ def _callable(problem: Problem, functions: Sequence[str]) -> list[str]:
     return sorted(found, key=lambda symbol: symbol.partition("::")[2] not in words)[:_FUNCTIONS_MAX]
 
 
-async def _record(bench: Bench, problem: Problem, source: str, names: Sequence[str]) -> dict[str, list[str]]:
+async def _record(bench: Bench, problem: Problem, side: _Side, names: Sequence[str]) -> dict[str, list[str]]:
     functions: dict[str, list[str]] = {}
     for symbol in names:
         path, _, name = symbol.partition("::")
         functions.setdefault(f"{WORKDIR}/{path}", []).append(name)
     seconds = sum(problem.seconds.get(test, 0.1) for test in problem.visible_killers)
     plugins = [argument for plugin in bench.world.plugins for argument in ("-p", plugin)]
-    job = {"functions": functions, "import_paths": _paths(problem.tree), "tests": problem.visible_killers,
-           "arguments": plugins}  # fmt: skip
-    output = await _run(bench, problem, source, "record", job, timeout_s=wall_s(limit_s(seconds + 2.0)), hash_seed=0)
+    job = {"functions": functions, "tests": problem.visible_killers, "arguments": plugins}
+    output = await side.run("record", job, timeout_s=wall_s(limit_s(seconds + 2.0)), hash_seed=0)
     return {key.removeprefix(f"{WORKDIR}/"): texts for key, texts in output.items()} if isinstance(output, dict) else {}
-
-
-async def _replay(
-    bench: Bench, problem: Problem, source: str, calls: Sequence[tuple[str, str, str]], hash_seed: int
-) -> list[str | None]:
-    job = {
-        "calls": calls,
-        "import_paths": _paths(problem.tree),
-        "call_timeout_s": _CALL_TIMEOUT_S,
-        "budget_s": _BUDGET_S,
-    }
-    output = await _run(bench, problem, source, "replay", job, timeout_s=60.0, hash_seed=hash_seed)
-    return _texts(output, len(calls))
 
 
 def _texts(output: Any, count: int) -> list[str | None]:
@@ -195,37 +195,63 @@ def _texts(output: Any, count: int) -> list[str | None]:
     return [text if isinstance(text, str) else None for text in output]
 
 
-async def _run(
-    bench: Bench, problem: Problem, source: str, mode: str, job: dict[str, Any], *, timeout_s: float, hash_seed: int,
-    files: Mapping[str, bytes] = {},
-) -> Any:  # fmt: skip
-    shown = layer_files_of_tests(problem.tests, import_paths=import_paths(problem.tree), plugins=bench.world.plugins)
-    tests = await bench.layer(shown)
-    world = bench.world
-    spec = SandboxSpec(tenant=world.tenant, image=world.image, layers=(*world.wheels, source, tests), workdir=WORKDIR)
-    async with bench.slots:
-        box = await bench.boxes.create(spec)
+@dataclass(frozen=True)
+class _Side:
+    """A sandbox with one of the two sources and the tests."""
+
+    box: Box
+    import_paths: tuple[str, ...]
+
+    async def run(
+        self, mode: str, job: dict[str, Any], *, timeout_s: float, hash_seed: int, files: Mapping[str, bytes] = {}
+    ) -> Any:
+        """What the probe says, which is untrusted: any JSON value, None where it says nothing."""
+        whole = {
+            **job, "import_paths": self.import_paths, "call_timeout_s": _CALL_TIMEOUT_S, "budget_s": _BUDGET_S,
+        }  # fmt: skip
+        await self.box.write_many({_PROBE: _SOURCE.read_bytes(), **files})
+        result = await self.box.exec(
+            ["python3", "-P", "-s", "-B", _PROBE, mode],
+            cwd=WORKDIR,
+            env={"PYTHONHASHSEED": str(hash_seed), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+            stdin=json.dumps(whole).encode(),
+            timeout_s=timeout_s,
+            output_bytes_max=8 * 1024 * 1024,
+        )
         try:
-            await box.write_many({_PROBE: _SOURCE.read_bytes(), **files})
-            result = await box.exec(
-                ["python3", "-P", "-s", "-B", _PROBE, mode],
-                cwd=WORKDIR,
-                env={"PYTHONHASHSEED": str(hash_seed), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
-                stdin=json.dumps(job).encode(),
-                timeout_s=timeout_s,
-                output_bytes_max=8 * 1024 * 1024,
-            )
-        finally:
-            with anyio.CancelScope(shield=True):
-                await box.close()
-    try:
-        return json.loads(result.stdout)
-    except ValueError:
-        return None
+            return json.loads(result.stdout)
+        except ValueError:
+            return None
 
 
-def _paths(tree: SourceTree) -> list[str]:
-    return [f"{WORKDIR}/{path}" for path in import_paths(tree)]
+@dataclass(frozen=True)
+class _Sides:
+    wrong: _Side
+    right: _Side
+
+
+@asynccontextmanager
+async def _sides(bench: Bench, problem: Problem, wrong: str, right: str) -> AsyncIterator[_Sides]:
+    """Both sources in sandboxes, and a slot to use them."""
+    paths = import_paths(problem.tree)
+    world = bench.world
+    tests = await bench.layer(layer_files_of_tests(problem.tests, import_paths=paths, plugins=world.plugins))
+
+    async def open_side(stack: AsyncExitStack, source: str) -> _Side:
+        layers = (*world.wheels, source, tests)
+        box = await bench.boxes.create(
+            SandboxSpec(tenant=world.tenant, image=world.image, layers=layers, workdir=WORKDIR)
+        )
+        stack.push_async_callback(_close, box)
+        return _Side(box, tuple(f"{WORKDIR}/{path}" for path in paths))
+
+    async with bench.slots, AsyncExitStack() as stack:
+        yield _Sides(await open_side(stack, wrong), await open_side(stack, right))
+
+
+async def _close(box: Box) -> None:
+    with anyio.CancelScope(shield=True):
+        await box.close()
 
 
 def _variations(calls: dict[str, list[str]], tree: SourceTree, seed: int) -> Iterator[tuple[str, str, str]]:
