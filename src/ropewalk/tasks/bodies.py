@@ -36,8 +36,9 @@ class Body:
     weight: int
 
 
+@lru_cache(maxsize=12)
 def parse(source: bytes | str) -> ast.Module | None:
-    """The module's syntax tree, or None where this Python cannot parse it."""
+    """The module's syntax tree, or None where this Python cannot parse it. Others hold it too: not to be changed."""
     try:
         return parse_module(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -67,7 +68,7 @@ class _Outline:
     classes: Mapping[str, tuple[str, ...]]
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=256)
 def _outline(source: bytes | str) -> _Outline:
     # The same few modules are looked at for every unit of a change.
     tree = parse(source)

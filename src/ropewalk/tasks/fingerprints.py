@@ -48,6 +48,8 @@ class Secret(Record):
     """Its body by `plain_lines`."""
     mark: str
     """Digest of its byte code, as this Python compiles it; empty where it does not."""
+    words: tuple[bytes, ...] = ()
+    """Names that its body uses, in ASCII: a file without one of them does not hold it."""
 
 
 class Fingerprints(Record):
@@ -122,12 +124,20 @@ def code_marks(code: types.CodeType) -> Iterator[tuple[str, str]]:
             yield from code_marks(constant)
 
 
-@lru_cache(maxsize=256)
+def code_names(code: types.CodeType) -> Iterator[str]:
+    """Names of all functions in compiled code, without what they are in."""
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield constant.co_name
+            yield from code_names(constant)
+
+
+@lru_cache(maxsize=64)
 def _plain_module(content: bytes) -> str:
     return plain_lines(content.decode("utf-8", "replace"))
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=256)
 def _secrets(kind: str, path: str, content: bytes) -> tuple[tuple[Secret, int], ...]:
     """Every function of a module as a secret, with its weight."""
     return tuple(_each_secret(kind, path, content))
@@ -143,8 +153,19 @@ def _each_secret(kind: str, path: str, content: bytes) -> Iterator[tuple[Secret,
         qualified = name  # `outer.inner` here is `outer.<locals>.inner` there; inner functions have no mark
         yield Secret(
             kind=kind, name=node.name, place=f"{path}::{name}", body=body.digest, text=plain_lines(text),
-            mark=marks.get(qualified, ""),
+            mark=marks.get(qualified, ""), words=_words(node),
         ), body.weight  # fmt: skip
+
+
+def _words(function: ast.FunctionDef | ast.AsyncFunctionDef) -> tuple[bytes, ...]:
+    found: set[str] = set()
+    for statement in _without_docstring(function.body):
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Name):
+                found.add(node.id)
+            elif isinstance(node, ast.Attribute):
+                found.add(node.attr)
+    return tuple(sorted(name.encode() for name in found if name.isascii()))
 
 
 def _compiled(content: bytes) -> dict[str, str]:

@@ -27,7 +27,7 @@ from ropewalk.core import limits
 from ropewalk.core.records import Record, digest_bytes
 from ropewalk.tasks.bodies import functions
 from ropewalk.tasks.containers import inner_files
-from ropewalk.tasks.fingerprints import WEIGHT_MIN, Fingerprints, code_marks, plain_lines
+from ropewalk.tasks.fingerprints import WEIGHT_MIN, Fingerprints, Secret, code_marks, code_names, plain_lines
 
 _DEFINITION: Final = re.compile(rb"\bdef\s+([A-Za-z_][A-Za-z0-9_]*)")
 _BASE64: Final = re.compile(rb"[A-Za-z0-9+/]{60}")
@@ -35,8 +35,10 @@ _METADATA: Final = re.compile(
     r"(?P<name>[A-Za-z0-9_.]+?)-(?P<version>\d[^/-]*?)(?:-[^/]*)?\.(?:dist-info|egg-info|egg|whl)"
 )
 _SEARCH_FOLDER: Final = re.compile(r"(site-packages|dist-packages|python3\.\d+)")
-_INDEX_VERSION: Final = "3"
+_INDEX_VERSION: Final = "4"
 _FILE_BYTES_MAX: Final = 64 * limits.MIB
+_PARSED_BYTES_MAX: Final = limits.MIB
+"""Of one module: a syntax tree takes some hundred times the memory of its text."""
 _DEPTH_MAX: Final = 3
 _COMMON: Final = 12
 """Files of an image that may have a function of some name before that name is of no use for looking things up."""
@@ -99,7 +101,7 @@ class Scanner:
         keys = {*names, *(f"#{file}" for file in secrets.files), _ENCODED, _CONTAINER}
         rare = msgspec.structs.replace(secrets, secrets=tuple(s for s in secrets.secrets if s.name in names))
         for path in sorted({path for key in keys for path in index.get(key, ())}):
-            yield from _file_leaks(path, _read(root / path), rare, by_name=True)
+            yield from _file_leaks(path, _read(root / path), rare, in_image=True)
 
     def _index(self, digest: str, root: Path) -> dict[str, list[str]]:
         if digest in self._indexes:
@@ -141,7 +143,7 @@ def _build_index(root: Path) -> dict[str, list[str]]:
         keys = {f"#{digest_bytes(content)}"}
         if path.endswith(".pyc"):
             code = _load(content)
-            keys |= {name.rpartition(".")[2] for name, _ in code_marks(code)} if code else set()
+            keys |= set(code_names(code)) if code else set()
         else:
             keys |= {name.decode() for name in _DEFINITION.findall(content)}
         if _is_encoded(content):
@@ -178,12 +180,13 @@ def _path_leaks(root: Path, secrets: Fingerprints, workdir: str | None) -> Itera
 
 
 def _file_leaks(
-    path: str, content: bytes, secrets: Fingerprints, *, depth: int = 0, by_name: bool = False
+    path: str, content: bytes, secrets: Fingerprints, *, depth: int = 0, in_image: bool = False
 ) -> Iterator[Leak]:
     """What one file holds, containers and encoded text included.
 
     Args:
-        by_name: compare only functions that have a secret's name.
+        in_image: the file is of an image that we built: only functions that have a secret's name are compared, and
+            cached modules that stand there by themselves are read.
     """
     if len(content) > _FILE_BYTES_MAX:
         yield Leak(kind="unreadable", path=path, detail=f"larger than {_FILE_BYTES_MAX} bytes")
@@ -191,22 +194,26 @@ def _file_leaks(
     if (known := secrets.files.get(digest_bytes(content))) is not None:
         yield Leak(kind="fixed file", path=path, detail=known)
     if path.endswith((".pyc", ".pyo")):
-        yield from _compiled_leaks(path, content, secrets)
+        yield from _compiled_leaks(path, content, secrets, is_ours=in_image and not depth)
     else:
-        yield from _source_leaks(path, content, secrets, by_name=by_name)
+        yield from _source_leaks(path, content, secrets, by_name=in_image)
     flat = content.replace(b"\n", b"") if secrets.encoded and _is_encoded(content) else b""
     if flat and any(chunk in flat for chunk in secrets.encoded):
         yield Leak(kind="encoded", path=path, detail="base64 of the fix or of a held-out test")
     if depth < _DEPTH_MAX:
         for name, inner in inner_files(path, content):
-            yield from _file_leaks(f"{path}!{name}", inner, secrets, depth=depth + 1, by_name=by_name)
+            yield from _file_leaks(f"{path}!{name}", inner, secrets, depth=depth + 1, in_image=in_image)
 
 
 def _source_leaks(path: str, content: bytes, secrets: Fingerprints, *, by_name: bool) -> Iterator[Leak]:
     named = [secret for secret in secrets.secrets if f"def {secret.name}".encode() in content]
+    if named and len(content) > _PARSED_BYTES_MAX:
+        yield Leak(kind="unreadable", path=path, detail=f"over {_PARSED_BYTES_MAX} bytes with a secret's name in it")
+        return
     bodies: Mapping[str, str] = {}
-    if _is_python(path) and (named or not by_name):
-        bodies = _digests(content, frozenset(secret.name for secret in named) if by_name else None)
+    sought = [secret for secret in (named if by_name else secrets.secrets) if _may_hold(content, secret)]
+    if sought and _is_python(path) and len(content) <= _PARSED_BYTES_MAX:
+        bodies = _digests(content, frozenset(secret.name for secret in sought) if by_name else None)
     plain = _plain(content) if named else ""
     for secret in secrets.secrets:
         if secret.body in bodies:
@@ -215,17 +222,22 @@ def _source_leaks(path: str, content: bytes, secrets: Fingerprints, *, by_name: 
             yield Leak(kind=secret.kind, path=path, detail=f"the text of {secret.place}")
 
 
+def _may_hold(content: bytes, secret: Secret) -> bool:
+    """Whether all names that a function uses occur, without which its body cannot; other alphabets have aliases."""
+    return not content.isascii() or all(word in content for word in secret.words)
+
+
 # Tasks of one change are scanned one after the other, over the same layers.
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=256)
 def _digests(content: bytes, only: frozenset[str] | None) -> Mapping[str, str]:
     """Digest of every body that is large enough to mean something → the function's name."""
     found = functions(content, only=only) if b"def " in content else {}
     return {body.digest: name for name, body in found.items() if body.weight >= WEIGHT_MIN}
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def _plain(content: bytes) -> str:
     return plain_lines(content.decode("utf-8", "replace"))
 
@@ -247,11 +259,12 @@ def _is_python(path: str) -> bool:
     return name.endswith((".py", ".pyi", ".pyw")) or "." not in name
 
 
-def _compiled_leaks(path: str, content: bytes, secrets: Fingerprints) -> Iterator[Leak]:
-    marks = _marks(content)
+def _compiled_leaks(path: str, content: bytes, secrets: Fingerprints, *, is_ours: bool) -> Iterator[Leak]:
+    marks = _marks(content) if is_ours else None
     if marks is None:
+        # Reading what others compiled can crash the interpreter, or take all memory.
         if any(secret.name.encode() in content for secret in secrets.secrets):
-            yield Leak(kind="unreadable", path=path, detail="another Python's cached module with a secret's name in it")
+            yield Leak(kind="unreadable", path=path, detail="a cached module with a secret's name in it")
         return
     for secret in secrets.secrets:
         if secret.mark in marks:

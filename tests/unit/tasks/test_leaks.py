@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import ast
 import base64
 import bz2
 import gzip
+import importlib.util
 import io
 import lzma
 import marshal
 import py_compile
+import struct
 import tarfile
 import zipfile
 import zlib
@@ -15,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from ropewalk.tasks import bodies
 from ropewalk.tasks.bodies import functions
 from ropewalk.tasks.fingerprints import Fingerprints, take_fingerprints
 from ropewalk.tasks.leaks import Leak, Scanner, scan_text
@@ -110,9 +114,13 @@ def tarred(content: bytes) -> bytes:
 
 
 def zipped(content: bytes) -> bytes:
+    return zipped_as("pkg/__init__.py", content)
+
+
+def zipped_as(name: str, content: bytes) -> bytes:
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("pkg/__init__.py", content)
+        archive.writestr(name, content)
     return stream.getvalue()
 
 
@@ -172,7 +180,8 @@ def test_a_held_out_test_in_a_text_or_patch(tmp_path: Path) -> None:
 @pytest.mark.parametrize("in_image", [False, True])
 def test_compiled_modules(in_image: bool, tmp_path: Path) -> None:
     planted = {"usr/odd.pyc" if in_image else "work/pkg/__pycache__/m.pyc": compiled(AFTER, tmp_path)}
-    assert {leak.kind for leak in scan(tmp_path / "l", planted, in_image=in_image)} == {"compiled"}
+    kind = "compiled" if in_image else "unreadable"  # what we did not compile is not opened
+    assert {leak.kind for leak in scan(tmp_path / "l", planted, in_image=in_image)} == {kind}
 
 
 def test_compiled_by_another_python(tmp_path: Path) -> None:
@@ -183,6 +192,38 @@ def test_compiled_by_another_python(tmp_path: Path) -> None:
 def test_a_damaged_compiled_module_is_no_crash(tmp_path: Path) -> None:
     broken = compiled(AFTER, tmp_path)[:40]
     assert scan(tmp_path / "l", {"work/x.pyc": broken + b"chunk"}) == ()
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_compiled_modules_of_others_are_never_loaded(
+    packed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few bytes of such a module can ask for all memory, or crash the interpreter."""
+
+    def refuse(data: bytes) -> None:
+        raise AssertionError("loaded")
+
+    bomb = importlib.util.MAGIC_NUMBER + b"\0" * 12 + b"(" + struct.pack("<i", 2**31 - 1)
+    planted = {"work/a.zip": zipped_as("b.pyc", bomb)} if packed else {"work/x.pyc": bomb}
+    monkeypatch.setattr("ropewalk.tasks.leaks.marshal.loads", refuse)
+    assert scan(tmp_path, planted) == ()
+
+
+def test_a_huge_module_is_not_parsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[int] = []
+    real = bodies.parse_module
+
+    def count(source: bytes | str) -> ast.Module:
+        parsed.append(len(source))
+        return real(source)
+
+    monkeypatch.setattr(bodies, "parse_module", count)
+    huge = b"x = 1\n" * 400_000
+    assert scan(tmp_path / "a", {"work/a.zip": zipped_as("b.py", huge)}) == ()
+    assert {leak.kind for leak in scan(tmp_path / "b", {"work/a.zip": zipped_as("b.py", huge + AFTER)})} == {
+        "unreadable"
+    }
+    assert max(parsed, default=0) < 100_000
 
 
 def test_version_control(tmp_path: Path) -> None:
