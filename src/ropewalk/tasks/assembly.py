@@ -39,6 +39,9 @@ VISIBLE_TESTS_S: Final = 3.0
 """Time of all visible tests on right source, so that a policy can run them at every step."""
 REGRESSIONS_MAX: Final = 3
 """Tests that pass before and after, held out beside the killers, so that breaking them costs the reward."""
+ORACLE_REPEATS: Final = 1
+"""By then the held-out tests failed three times on the older source and passed five times on the newer one: when
+killers were looked for and confirmed, and when the grader was recorded and tried."""
 _REFUSALS: Final = {
     "no_voting_killer": Reason.NOT_GRADABLE, "low_entropy": Reason.LOW_ENTROPY, "flaky": Reason.UNSTABLE,
     "not_parsable": Reason.NOT_GRADABLE, "not_collected": Reason.NOT_GRADABLE,
@@ -251,7 +254,7 @@ class Assembly:
 
     async def _controls(self, task: Task) -> tuple[str, ...]:
         async with self._bench.slots:
-            controls = await self._grader.admit_controls(task, repeats=3)
+            controls = await self._grader.admit_controls(task, repeats=ORACLE_REPEATS)
         if not controls.admitted:
             reasons = {"noop_passes": Reason.NOOP_PASSES, "oracle_fails": Reason.ORACLE_FAILS}
             causes = ", ".join(dict.fromkeys(verdict.cause for verdict in controls.verdicts))
