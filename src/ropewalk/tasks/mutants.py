@@ -163,22 +163,26 @@ class MutantBuilder:
             return Rejection(name=title, reason=Reason.SURVIVES, detail=f"{len(selected)} tests pass")
         keys = {killer: work.bodies.key(killer) for killer in killers}
         refused = Rejection(name=title, reason=Reason.ONE_BODY, detail="one killing body, no case tells them apart")
+        near = (name for name, tests in work.by_function.items() if not set(killers).isdisjoint(tests))
+        functions = (function, *near)
         try:
             split = split_killers(killers, keys, may_judge=killers, seed=self._seed)
         except SplitRefused:
             pass
         else:
-            chosen = _problem(work, before, edit, visible=split.visible, both=both, held_out=split.held_out)
-            outcome = await self._assembly.admit(chosen)
+            problem = _problem(work, before, edit, visible=split.visible, both=both, held_out=split.held_out)
+            made = await self._cases(work, problem, source, functions)
+            outcome = await self._assembly.admit(made or problem)
             if isinstance(outcome, TaskRecord) or outcome.reason not in (Reason.NOT_GRADABLE, Reason.LOW_ENTROPY):
                 return outcome
             refused = outcome
-        near = (name for name, tests in work.by_function.items() if not set(killers).isdisjoint(tests))
-        made = await make_cases(
-            self._bench, _problem(work, before, edit, visible=killers, both=both), source, work.pair.source_after,
-            functions=(function, *near), seed=self._seed,
-        )  # fmt: skip
+        made = await self._cases(work, _problem(work, before, edit, visible=killers, both=both), source, functions)
         return refused if made is None else await self._assembly.admit(made)
+
+    async def _cases(self, work: _Work, problem: Problem, source: str, functions: tuple[str, ...]) -> Problem | None:
+        return await make_cases(
+            self._bench, problem, source, work.pair.source_after, functions=functions, seed=self._seed
+        )
 
 
 def _title(edit: Edit) -> str:

@@ -23,6 +23,8 @@ _REACH_TESTS_MAX: Final = 200
 _UNITS_FEW: Final = 3
 """So many are tried one by one; of more, all killers are auditioned first."""
 _REACH_TIMEOUT_S: Final = 120.0
+_SPLIT_FAILS: Final = (Reason.NOT_GRADABLE, Reason.LOW_ENTROPY, Reason.GRADER)
+"""What a unit's own tests may be to blame for, when they judge."""
 _KILLERS_SHARE_MAX: Final = 0.5
 _KILLERS_FEW: Final = 30
 """Where more tests than these and more than that share fail on the older source, the suite does not fit it: another
@@ -128,19 +130,28 @@ class ReleaseBuilder:
                 break
             if not _is_specified(split, unit, work, notes):
                 continue
-            outcome = await self._assembly.admit(work.problem(unit, split.visible, split.held_out, notes))
-            if isinstance(outcome, TaskRecord) or outcome.reason not in (Reason.NOT_GRADABLE, Reason.LOW_ENTROPY):
+            problem = work.problem(unit, split.visible, split.held_out, notes)
+            made = await self._cases(work, unit, problem)
+            outcome = await self._assembly.admit(made or problem)
+            if isinstance(outcome, TaskRecord) or outcome.reason not in _SPLIT_FAILS:
                 return outcome
             refused = outcome
             break
-        outcome = await self._with_cases(work, unit, notes)
-        made_none = isinstance(outcome, Rejection) and outcome.reason is Reason.ONE_BODY
-        return refused if made_none and len(set(keys.values())) > 1 else outcome
-
-    async def _with_cases(self, work: _PairWork, unit: Unit, notes: str) -> TaskRecord | Rejection:
-        """A unit of one body: its killers are all visible, and the oracle makes the cases that judge."""
+        # All killers are seen, and only cases that the oracle makes judge.
         problem = work.problem(unit, unit.killers, (), notes)
-        made = await make_cases(
+        made = await self._cases(work, unit, problem)
+        if made is not None:
+            return await self._assembly.admit(made)
+        if len(set(keys.values())) > 1:
+            return refused
+        return Rejection(
+            name=problem.title, reason=Reason.ONE_BODY,
+            detail="one test body, and no call of the changed functions with plain data that tells them apart",
+        )  # fmt: skip
+
+    async def _cases(self, work: _PairWork, unit: Unit, problem: Problem) -> Problem | None:
+        """The problem with cases besides its held-out tests, so that knowing those tests is not enough."""
+        return await make_cases(
             self._bench,
             problem,
             work.pair.source_before,
@@ -148,12 +159,6 @@ class ReleaseBuilder:
             functions=(*unit.symbols, *(place for test in unit.killers for place in work.reached.get(test, ()))),
             seed=self._seed,
         )
-        if made is None:
-            return Rejection(
-                name=problem.title, reason=Reason.ONE_BODY,
-                detail="one test body, and no call of the changed functions with plain data that tells them apart",
-            )  # fmt: skip
-        return await self._assembly.admit(made)
 
     def _nothing(self, plan: PairPlan, reason: Reason, detail: str, found: Killers | None = None) -> SourceYield:
         return SourceYield(
