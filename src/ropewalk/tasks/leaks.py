@@ -29,8 +29,11 @@ from ropewalk.tasks.bodies import functions
 from ropewalk.tasks.containers import inner_files
 from ropewalk.tasks.fingerprints import WEIGHT_MIN, Fingerprints, Secret, code_marks, code_names, plain_lines
 
-_DEFINITION: Final = re.compile(rb"\bdef\s+([A-Za-z_][A-Za-z0-9_]*)")
-_BASE64: Final = re.compile(rb"[A-Za-z0-9+/]{60}")
+_DEFINITION: Final = re.compile(rb"def\s+([A-Za-z_][A-Za-z0-9_]*)")
+"""Begins with plain letters, which is searched for ten times as fast; a name too many does no harm."""
+_BASE64_MIN: Final = 60
+_OF_BASE64: Final = bytes(code if (chr(code).isalnum() and code < 128) or code in b"+/" else 32 for code in range(256))
+"""Everything else becomes a space."""
 _METADATA: Final = re.compile(
     r"(?P<name>[A-Za-z0-9_.]+?)-(?P<version>\d[^/-]*?)(?:-[^/]*)?\.(?:dist-info|egg-info|egg|whl)"
 )
@@ -251,7 +254,9 @@ def _marks(content: bytes) -> frozenset[str] | None:
 
 def _is_encoded(content: bytes) -> bool:
     """Whether a text holds a long piece that could be base64."""
-    return b"\0" not in content[:4096] and _BASE64.search(content) is not None
+    if b"\0" in content[:4096]:
+        return False
+    return max(map(len, content.translate(_OF_BASE64).split()), default=0) >= _BASE64_MIN
 
 
 def _is_python(path: str) -> bool:
