@@ -10,7 +10,7 @@ import ast
 import copy
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from ropewalk.tasks.bodies import Function, functions, parse, walk, without_parameters
 from ropewalk.tasks.surgery import remove_tests
@@ -54,16 +54,15 @@ def find_templates(tests: Mapping[str, bytes], killers: Iterable[str]) -> tuple[
 def vary_templates(templates: Sequence[list[ast.stmt]], seed: int, *, count: int) -> Iterator[str]:
     """Bodies with one to three values changed, as indented text, each once."""
     chance = random.Random(seed)
-    seen = {_text(body) for body in templates}
+    known = [_Template(body) for body in templates]
+    seen = {template.text() for template in known}
     for _ in range(count * 3):
-        body = copy.deepcopy(chance.choice(templates))
-        places = [node for statement in body for node in _values(statement)]
-        if not places:
+        template = chance.choice(known)
+        if not template.places:
             continue
-        for _ in range(chance.choice((1, 1, 2, 3))):
-            change_value(chance.choice(places), chance)
+        changes = [chance.choice(template.places) for _ in range(chance.choice((1, 1, 2, 3)))]
         try:
-            text = _text(body)
+            text = template.changed(changes, chance)
         except (ValueError, RecursionError):
             continue
         if text not in seen:
@@ -71,6 +70,37 @@ def vary_templates(templates: Sequence[list[ast.stmt]], seed: int, *, count: int
             yield text
             if len(seen) >= count + len(templates):
                 return
+
+
+class _Template:
+    """A body whose statements are written down once; a change writes down those that it touches."""
+
+    def __init__(self, body: Sequence[ast.stmt]) -> None:
+        self._body = body
+        self._texts = [_text(statement) for statement in body]
+        self.places = [(number, node) for number, statement in enumerate(body) for node in _values(statement)]
+        """Statement's number and value in it."""
+
+    def text(self) -> str:
+        return "\n".join(self._texts)
+
+    def changed(self, changes: Sequence[tuple[int, ast.Constant | ast.List]], chance: random.Random) -> str:
+        """The text with some values changed; the template itself stays as it is."""
+        before: list[tuple[ast.Constant | ast.List, Any]] = []
+        texts = list(self._texts)
+        try:
+            for _, node in changes:
+                before.append((node, list(node.elts) if isinstance(node, ast.List) else node.value))
+                change_value(node, chance)
+            for number in {number for number, _ in changes}:
+                texts[number] = _text(self._body[number])
+        finally:
+            for node, value in reversed(before):
+                if isinstance(node, ast.List):
+                    node.elts = value
+                else:
+                    node.value = value
+        return "\n".join(texts)
 
 
 def without_any_test(source: str) -> str:
@@ -164,20 +194,19 @@ def _is_self(node: ast.expr) -> bool:
     return isinstance(node, ast.Name) and node.id == "self"
 
 
-def _values(statement: ast.stmt) -> Iterator[ast.AST]:
+def _values(statement: ast.stmt) -> Iterator[ast.Constant | ast.List]:
     """Constants and lists that may be changed; parts of formatted strings may not."""
     pending: list[ast.AST] = [statement]
     while pending:
         node = pending.pop()
         if isinstance(node, ast.JoinedStr):
             continue
-        is_plain = isinstance(node, ast.Constant) and isinstance(node.value, (bool, int, float, str, bytes))
-        if is_plain or (isinstance(node, ast.List) and node.elts):
-            yield node
+        match node:
+            case ast.Constant(value=bool() | int() | float() | str() | bytes()) | ast.List(elts=[_, *_]):
+                yield node
         pending.extend(ast.iter_child_nodes(node))
 
 
-def _text(body: Sequence[ast.stmt]) -> str:
-    """Statements as text, indented once."""
-    lines = "\n".join(ast.unparse(ast.fix_missing_locations(statement)) for statement in body).splitlines()
-    return "\n".join(f"    {line}" for line in lines)
+def _text(statement: ast.stmt) -> str:
+    """A statement as text, indented once."""
+    return "\n".join(f"    {line}" for line in ast.unparse(statement).splitlines())
