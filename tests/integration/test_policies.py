@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+import anyio
 import msgspec
 import pytest
 
@@ -141,6 +143,14 @@ async def _task(made: GradingWorld) -> Task:
 
 @asynccontextmanager
 async def real(root: Path, folder: Path) -> AsyncIterator[Real]:
+    with (root.parent / "policies.lock").open("w") as lock:  # runs of one state belong into one journal
+        await anyio.to_thread.run_sync(fcntl.flock, lock, fcntl.LOCK_EX)
+        async with _world(root, folder) as here:
+            yield here
+
+
+@asynccontextmanager
+async def _world(root: Path, folder: Path) -> AsyncIterator[Real]:
     async with grading_world(root) as made:
         journal = Journal(Database.open(folder / "journal.db"), locks=folder / "locks")
         world = World(

@@ -11,6 +11,7 @@ its own risk; no verdict depends on it.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -18,6 +19,11 @@ from pathlib import Path
 from typing import Any
 
 MARK = "\x1eropewalk-search "
+NEEDLESS = (
+    "cacheprovider", "faulthandler", "junitxml", "pastebin", "stepwise", "setuponly", "setupplan", "doctest",
+    "threadexception", "unraisableexception",
+)  # fmt: skip
+"""Plugins of pytest's own that change no outcome; each costs time at every start."""
 
 
 class Watch:
@@ -99,9 +105,14 @@ def main() -> None:
     request = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     # As `python -m pytest` has it: the working directory, not this script's own folder.
     sys.path[0:1] = [] if sys.flags.isolated else [str(Path.cwd())]
+    gc.disable()  # nothing of what is imported here ever becomes garbage
     import pytest
 
+    gc.freeze()
+    gc.enable()
     watch = Watch(request)
+    for name in NEEDLESS:
+        request["arguments"] += ["-p", f"no:{name}"]
     sys.argv = ["pytest", *request["arguments"]]
     code = 0
     if watch.first:

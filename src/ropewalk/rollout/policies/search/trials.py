@@ -75,7 +75,7 @@ async def run_tests(
     """
     interpreter, arguments = pytest_command(task)
     request = {
-        "arguments": [*arguments, "--rootdir", task.workdir, "-q", "--tb=no", "-p", "no:cacheprovider"],
+        "arguments": [*arguments, "--rootdir", task.workdir, "-q", "--tb=no", "--assert=plain"],
         "first": list(first),
         "rest": list(rest),
         "failing_max": failing_max,
