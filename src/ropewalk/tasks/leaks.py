@@ -15,6 +15,7 @@ import importlib.util
 import marshal
 import os
 import re
+import threading
 import types
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
@@ -25,6 +26,7 @@ import msgspec
 
 from ropewalk.core import limits
 from ropewalk.core.records import Record, digest_bytes
+from ropewalk.machinery.files import replace_whole
 from ropewalk.tasks.bodies import functions
 from ropewalk.tasks.containers import inner_files
 from ropewalk.tasks.fingerprints import WEIGHT_MIN, Fingerprints, Secret, code_marks, code_names, plain_lines
@@ -74,6 +76,7 @@ class Scanner:
         self._layers = layers
         self._folder = folder
         self._indexes: dict[str, dict[str, list[str]]] = {}
+        self._making = threading.Lock()
 
     def scan(
         self, secrets: Fingerprints, *, image: Iterable[str], layers: Iterable[str], workdir: str = "/work"
@@ -107,18 +110,18 @@ class Scanner:
             yield from _file_leaks(path, _read(root / path), rare, in_image=True)
 
     def _index(self, digest: str, root: Path) -> dict[str, list[str]]:
-        if digest in self._indexes:
+        with self._making:  # tasks are scanned in several threads
+            if digest not in self._indexes:
+                self._indexes[digest] = self._stored_index(digest, root)
             return self._indexes[digest]
+
+    def _stored_index(self, digest: str, root: Path) -> dict[str, list[str]]:
         stored = self._folder / f"{digest}.{_INDEX_VERSION}"
         if stored.exists():
-            index = msgspec.msgpack.decode(stored.read_bytes(), type=dict[str, list[str]])
-        else:
-            index = _build_index(root)
-            self._folder.mkdir(parents=True, exist_ok=True)
-            part = stored.with_suffix(f".part{os.getpid()}")
-            part.write_bytes(msgspec.msgpack.encode(index))
-            part.replace(stored)
-        self._indexes[digest] = index
+            return msgspec.msgpack.decode(stored.read_bytes(), type=dict[str, list[str]])
+        index = _build_index(root)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        replace_whole(stored, msgspec.msgpack.encode(index))
         return index
 
 

@@ -11,14 +11,16 @@ import marshal
 import py_compile
 import struct
 import tarfile
+import time
 import zipfile
 import zlib
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from ropewalk.tasks import bodies
+from ropewalk.tasks import bodies, leaks
 from ropewalk.tasks.bodies import functions
 from ropewalk.tasks.fingerprints import Fingerprints, take_fingerprints
 from ropewalk.tasks.leaks import Leak, Scanner, scan_text
@@ -224,6 +226,25 @@ def test_a_huge_module_is_not_parsed(tmp_path: Path, monkeypatch: pytest.MonkeyP
         "unreadable"
     }
     assert max(parsed, default=0) < 100_000
+
+
+def test_an_image_is_indexed_once_however_many_ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Path] = []
+    real = leaks._build_index
+
+    def count(root: Path) -> dict[str, list[str]]:
+        made.append(root)
+        time.sleep(0.05)  # long enough that all of them have asked
+        return real(root)
+
+    monkeypatch.setattr(leaks, "_build_index", count)
+    store = Store(tmp_path)
+    image = store.put("image", {"usr/lib/python3.11/a.py": b"def chunked(a):\n    return [a]\n"})
+    scanner = Scanner(store, tmp_path / "index")
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: scanner.scan(secrets(), image=[image], layers=[]), range(8)))
+    assert found == [()] * 8
+    assert len(made) == 1
 
 
 def test_version_control(tmp_path: Path) -> None:
