@@ -20,7 +20,7 @@ from ropewalk.rollout.episodes import tools
 from ropewalk.rollout.episodes.changes import read_file_set
 from ropewalk.rollout.episodes.materials import make_ready
 from ropewalk.rollout.episodes.shelf import Shelf
-from ropewalk.rollout.ports import World
+from ropewalk.rollout.ports import RunWorld
 from ropewalk.sandbox.sandbox import Sandbox
 from ropewalk.sandbox.sandboxes import Sandboxes
 
@@ -90,7 +90,7 @@ def diff_lines(custody: Custody, record: EpisodeRecord, task: Task, step: int) -
 
 @asynccontextmanager
 async def state_at(
-    world: World, sandboxes: Sandboxes, custody: Custody, record: EpisodeRecord, task: Task, *, step: int
+    world: RunWorld, sandboxes: Sandboxes, custody: Custody, record: EpisodeRecord, task: Task, *, step: int
 ) -> AsyncIterator[tuple[Sandbox, str]]:
     """A fresh sandbox in the state after a step, and one line on how that state was got. It ends with the block.
 

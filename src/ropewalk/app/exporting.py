@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from ropewalk.app.custody import Custody
-from ropewalk.app.reporting import results_of
+from ropewalk.app.reporting import loaded_run
 from ropewalk.core.errors import UnavailableError
 from ropewalk.rollout.atif import export_atif
 from ropewalk.rollout.export import export_jsonl
@@ -27,10 +27,10 @@ def exported(custody: Custody, run: str, format: Format) -> Iterator[tuple[str, 
         DeniedError: the data class of a task forbids this export (rule `data_class:…`).
         IntegrityError: the run's records are not what was signed.
     """
-    loaded = results_of(custody, run)
+    loaded = loaded_run(custody, run)
     for task in loaded.tasks.values():
         check_allowed(task.data_class, Use.EXPORT, format)
-    sealed = [result.row.id for result in loaded.results if result.record and result.reward]
+    sealed = [result.row.id for result in loaded.episodes if result.record and result.reward]
     if format == "jsonl":
         yield from zip(sealed, export_jsonl(loaded), strict=True)
         return

@@ -10,14 +10,14 @@ from ropewalk.core.records import Record, decode_own
 from ropewalk.interface.episode import EpisodeRecord
 from ropewalk.interface.task import Task
 from ropewalk.reward.verdict import Verdict
-from ropewalk.rollout.journal import Journal
+from ropewalk.rollout.journal import RunJournal
 from ropewalk.rollout.rows import EpisodeRow
 from ropewalk.store.contract import Blobs
 
 R = TypeVar("R", bound=Record)
 
 
-def newest_run(journal: Journal) -> str:
+def newest_run(journal: RunJournal) -> str:
     """Id of the run that was begun last.
 
     Raises:
@@ -39,7 +39,7 @@ def verdict_of(blobs: Blobs, row: EpisodeRow) -> Verdict | None:
     return _load(blobs, row.verdict, Verdict)
 
 
-def task_of(journal: Journal, blobs: Blobs, run: str, task: str) -> Task:
+def task_of(journal: RunJournal, blobs: Blobs, run: str, task: str) -> Task:
     """A task of a run.
 
     Raises:

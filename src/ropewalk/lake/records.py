@@ -148,7 +148,7 @@ class Release(Record):
     yanked: bool
 
 
-class Step(Record):
+class IngestStep(Record):
     """One activity, with everything that its statement needs; made of records alone, so repeating gives equal steps."""
 
     activity: str
@@ -176,10 +176,10 @@ class IngestResult(Record):
     """Of a directory: what was left out (caches, version control), relative paths."""
 
     @property
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[IngestStep, ...]:
         """One per raw file and one for the commit."""
         inputs = tuple((record.id, record.sha256) for record in self.records)
-        commit = Step(
+        commit = IngestStep(
             activity="commit",
             subjects=((self.commit.id, self.commit.digest),),
             inputs=tuple((f"raw:{sha256[:32]}", sha256) for sha256 in sorted(set(self.commit.entries.values()))),
@@ -192,6 +192,6 @@ class IngestResult(Record):
             at_s = record.retrieved_s
             facts = to_plain(record)
             ingests.append(
-                Step(activity="ingest", subjects=(subject,), inputs=(), facts=facts, started_s=at_s, ended_s=at_s)
+                IngestStep(activity="ingest", subjects=(subject,), inputs=(), facts=facts, started_s=at_s, ended_s=at_s)
             )
         return (*ingests, commit)

@@ -23,7 +23,7 @@ from ropewalk.provenance.files import TILE_WIDTH, LogFiles
 from ropewalk.provenance.intoto import Statement, from_payload, kind_of
 from ropewalk.provenance.lineage import MemoryLineage, gaps
 from ropewalk.provenance.statement import Activity, Link
-from ropewalk.provenance.verification import Finding, Verification, VerificationStatus
+from ropewalk.provenance.verification import Verification, VerificationFinding, VerificationStatus
 from ropewalk.security.signatures import SignatureError, Verifier, open_envelope, verify_envelope
 from ropewalk.security.trust import TrustRoot, load_trust_root
 
@@ -56,7 +56,7 @@ class _Work:
     """What a verification gathers on its way."""
 
     def __init__(self) -> None:
-        self.findings: list[Finding] = []
+        self.findings: list[VerificationFinding] = []
         self.unanchored: list[str] = []
         self.notes: list[str] = []
         self.time_s: dict[str, float] = {}
@@ -69,7 +69,7 @@ class _Work:
     def found(self, code: str, message: str, index: int | None = None) -> None:
         statement = self.statements.get(index) if index is not None else None
         self.findings.append(
-            Finding(
+            VerificationFinding(
                 code=code,
                 message=message if index is None else f"entry {index}: {message}",
                 index=index,

@@ -9,16 +9,16 @@ from ropewalk.core.errors import CallerError
 from ropewalk.core.ids import check_id, new_id
 from ropewalk.core.records import canonical_bytes, decode_own, digest_bytes
 from ropewalk.interface.task import Task
-from ropewalk.rollout.journal import Journal
+from ropewalk.rollout.journal import RunJournal
 from ropewalk.rollout.plan import Plan
-from ropewalk.rollout.ports import World
+from ropewalk.rollout.ports import RunWorld
 from ropewalk.rollout.rows import EpisodeRow, GroupRow, RunRow, TaskRow
 
 SEED_BITS = 53
 """So that a seed has a canonical JSON form."""
 
 
-def begin_run(world: World, journal: Journal, plan: Plan, tasks: Sequence[Task], *, run: str = "") -> str:
+def begin_run(world: RunWorld, journal: RunJournal, plan: Plan, tasks: Sequence[Task], *, run: str = "") -> str:
     """Writes a whole run into the journal and returns its id; nothing is played yet.
 
     Idempotent by `run`: a second call with the same plan and tasks changes nothing.
@@ -72,7 +72,7 @@ def begin_run(world: World, journal: Journal, plan: Plan, tasks: Sequence[Task],
     return run
 
 
-def load_run(world: World, journal: Journal, run: str) -> tuple[Plan, dict[str, Task]]:
+def load_run(world: RunWorld, journal: RunJournal, run: str) -> tuple[Plan, dict[str, Task]]:
     """A run's plan and its tasks by id, in order.
 
     Raises:

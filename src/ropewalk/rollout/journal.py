@@ -44,7 +44,7 @@ from ropewalk.store.database import Database
 RowT = TypeVar("RowT", bound=Record)
 
 
-class JournalReads:
+class RunJournalReads:
     """Rollout's tables in the state database, read. Every method may raise what `Database.read` does."""
 
     def __init__(self, database: Database, *, locks: Path) -> None:
@@ -129,7 +129,7 @@ class JournalReads:
         return rows[0]
 
 
-class Journal(JournalReads):
+class RunJournal(RunJournalReads):
     """Rollout's tables, also written. Every method may raise what `Database.write` does."""
 
     @contextmanager

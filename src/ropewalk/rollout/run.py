@@ -27,10 +27,10 @@ from ropewalk.rollout.episodes.clean import clean_text
 from ropewalk.rollout.episodes.materials import Materials, make_ready
 from ropewalk.rollout.episodes.play import Attempt, Played, Trouble
 from ropewalk.rollout.episodes.shelf import Shelf, ready, scratch
-from ropewalk.rollout.journal import Journal
+from ropewalk.rollout.journal import RunJournal
 from ropewalk.rollout.judging import RETRY_PAUSE_S, Judging
 from ropewalk.rollout.policies.contract import Policy, SupportsSpending
-from ropewalk.rollout.ports import World
+from ropewalk.rollout.ports import RunWorld
 from ropewalk.rollout.rows import EpisodeRow, EpisodeState, FailureRow, RunRow, TaskRow
 from ropewalk.rollout.sealing import Sealer
 from ropewalk.rollout.statements import snapshot_draft
@@ -43,8 +43,8 @@ class RunLoop:
 
     def __init__(
         self,
-        world: World,
-        journal: Journal,
+        world: RunWorld,
+        journal: RunJournal,
         run: str,
         *,
         policies: Mapping[str, Policy[Any]],

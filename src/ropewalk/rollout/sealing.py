@@ -12,8 +12,8 @@ from ropewalk.interface.task import Task
 from ropewalk.provenance.statement import StatementDraft
 from ropewalk.reward.verdict import Reward, Verdict
 from ropewalk.rollout.events import Event, GroupClosed, RewardSealed
-from ropewalk.rollout.journal import Journal
-from ropewalk.rollout.ports import World
+from ropewalk.rollout.journal import RunJournal
+from ropewalk.rollout.ports import RunWorld
 from ropewalk.rollout.rows import EpisodeRow, EpisodeState
 from ropewalk.rollout.statements import Outcome, outcome_drafts
 from ropewalk.rollout.threads import in_thread
@@ -25,7 +25,7 @@ T = TypeVar("T")
 class Sealer:
     """Seals batches of one run's episodes and closes its groups."""
 
-    def __init__(self, world: World, journal: Journal, run: str, observe: Callable[[Event], None]) -> None:
+    def __init__(self, world: RunWorld, journal: RunJournal, run: str, observe: Callable[[Event], None]) -> None:
         self._world = world
         self._journal = journal
         self._run = run

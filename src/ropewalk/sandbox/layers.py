@@ -23,7 +23,7 @@ import msgspec
 from ropewalk.core.errors import CallerError, IntegrityError, RopewalkError, UnavailableError
 from ropewalk.core.records import Record, canonical_bytes, decode_own
 from ropewalk.sandbox import privilege, trees
-from ropewalk.sandbox.trees import Entry, Owner, Tree
+from ropewalk.sandbox.trees import Owner, Tree, TreeEntry
 from ropewalk.store.layout import Layout
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -115,7 +115,7 @@ class LayerStore:
         with self._staging() as staging:
             return self._keep(staging, make(staging / "tree"), transient=transient)
 
-    def entries(self, digest: str) -> tuple[Entry, ...]:
+    def entries(self, digest: str) -> tuple[TreeEntry, ...]:
         """A layer's members, in order.
 
         Raises:
@@ -125,7 +125,7 @@ class LayerStore:
         manifest = (self.path(digest).parent / "manifest").read_bytes()
         if hashlib.sha256(manifest).hexdigest() != digest:
             raise IntegrityError(f"The manifest of layer {digest[:12]}… was changed.")
-        return tuple(msgspec.json.decode(line, type=Entry) for line in manifest.splitlines())
+        return tuple(msgspec.json.decode(line, type=TreeEntry) for line in manifest.splitlines())
 
     def path(self, digest: str) -> Path:
         """The folder to mount.

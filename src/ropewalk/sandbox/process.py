@@ -21,8 +21,8 @@ from ropewalk.sandbox.protocol import (
     WINDOW_BYTES,
     ExecFlag,
     Fields,
+    FrameKind,
     Key,
-    Kind,
     ProtocolError,
     field,
 )
@@ -164,7 +164,7 @@ class Process:
         self.pid: int | None = None
         """Inside the sandbox; None until it started, and for ever where it could not be."""
         self._asked_s = time.monotonic()
-        self._channel = connection.request(Kind.EXEC, command.payload(), self)
+        self._channel = connection.request(FrameKind.EXEC, command.payload(), self)
 
     async def __aenter__(self) -> Self:
         return self
@@ -213,13 +213,13 @@ class Process:
                 await self._change()
             piece = view[: min(self._stdin_room, DATA_BYTES_MAX)]
             self._stdin_room -= len(piece)
-            self._connection.send(Kind.STDIN, self._channel, bytes(piece))
+            self._connection.send(FrameKind.STDIN, self._channel, bytes(piece))
             view = view[len(piece) :]
             await self._connection.drain()
 
     async def send_eof(self) -> None:
         """No more input."""
-        self._connection.send(Kind.STDIN_EOF, self._channel)
+        self._connection.send(FrameKind.STDIN_EOF, self._channel)
 
     def signal(self, number: int) -> None:
         """Sends a signal to the command's process group.
@@ -229,18 +229,18 @@ class Process:
         """
         if not 0 < number < 65:
             raise CallerError(f"{number} is not a signal.")
-        self._connection.send(Kind.SIGNAL, self._channel, field(Key.SIGNAL, number))
+        self._connection.send(FrameKind.SIGNAL, self._channel, field(Key.SIGNAL, number))
 
     def resize(self, size: TerminalSize) -> None:
         """A new size of its terminal."""
         payload = field(Key.ROWS, size.rows) + field(Key.COLUMNS, size.columns)
-        self._connection.send(Kind.RESIZE, self._channel, payload)
+        self._connection.send(FrameKind.RESIZE, self._channel, payload)
 
     async def kill(self) -> None:
         """Ends the whole process tree and waits until it is gone. Idempotent; shielded from cancellation."""
         if self._exit is not None or self._error is not None:
             return
-        self._connection.send(Kind.CLOSE, self._channel)
+        self._connection.send(FrameKind.CLOSE, self._channel)
         self._collect = True
         self._credit_queue()
         with anyio.CancelScope(shield=True):
@@ -327,7 +327,7 @@ class Process:
         self._waiting = max(0, self._waiting - count)
         self._taken += count
         if self._taken >= WINDOW_BYTES // 2:
-            self._connection.send(Kind.CREDIT, self._channel, field(Key.CREDIT, self._taken))
+            self._connection.send(FrameKind.CREDIT, self._channel, field(Key.CREDIT, self._taken))
             self._taken = 0
 
     def _credit_queue(self) -> None:
@@ -338,8 +338,8 @@ class Process:
 
     def frame(self, kind: int, payload: bytes) -> None:
         """From the connection."""
-        if kind in (Kind.STDOUT, Kind.STDERR):
-            stream: Literal["stdout", "stderr"] = "stdout" if kind == Kind.STDOUT else "stderr"
+        if kind in (FrameKind.STDOUT, FrameKind.STDERR):
+            stream: Literal["stdout", "stderr"] = "stdout" if kind == FrameKind.STDOUT else "stderr"
             self._received[stream] += len(payload)
             if self._received[stream] > self._command.output_bytes_max:
                 raise ProtocolError("more output than was asked for")
@@ -351,11 +351,11 @@ class Process:
                 self._waiting += len(payload)
                 if self._waiting > WINDOW_BYTES:
                     raise ProtocolError("more output than there was room for")
-        elif kind == Kind.STARTED:
+        elif kind == FrameKind.STARTED:
             self.pid = Fields(payload).number(Key.PID)
-        elif kind == Kind.STDIN_CREDIT:
+        elif kind == FrameKind.STDIN_CREDIT:
             self._stdin_room = min(WINDOW_BYTES, self._stdin_room + Fields(payload).number(Key.CREDIT))
-        elif kind == Kind.EXIT:
+        elif kind == FrameKind.EXIT:
             self._exit = Fields(payload)
             self._connection.release(self._channel)
         else:

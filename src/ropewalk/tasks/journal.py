@@ -18,7 +18,7 @@ class _Entry(Record):
     result: SourceYield
 
 
-class Journal:
+class BuildJournal:
     """Results of one build plan below `folder`, by what was asked for."""
 
     def __init__(self, folder: Path, plan: BuildPlan, *, image: str, wheels: tuple[str, ...] = ()) -> None:

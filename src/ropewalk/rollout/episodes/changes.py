@@ -12,7 +12,7 @@ from ropewalk.core.errors import CallerError
 from ropewalk.core.records import decode_own, digest_bytes
 from ropewalk.interface.task import FileSet, Task
 from ropewalk.reward.globs import matches_any
-from ropewalk.rollout.ports import Computer
+from ropewalk.rollout.ports import EpisodeSandbox
 from ropewalk.store.contract import Blobs
 
 GONE = ""
@@ -43,7 +43,7 @@ class FileWatch:
         self._blobs = blobs
         self.current = dict(before)
 
-    async def look(self, sandbox: Computer) -> dict[str, str]:
+    async def look(self, sandbox: EpisodeSandbox) -> dict[str, str]:
         """What changed since the last look; new contents are stored as blobs.
 
         A candidate that makes its files unreadable or too many to list hides them from the record, and gains nothing:
@@ -54,7 +54,7 @@ class FileWatch:
         except CallerError:
             return {}
 
-    async def _look(self, sandbox: Computer) -> dict[str, str]:
+    async def _look(self, sandbox: EpisodeSandbox) -> dict[str, str]:
         seen = await self._list(sandbox)
         changed = [path for path, digest in seen.items() if self.current.get(path) != digest]
         changes = {path: GONE for path in self.current if path not in seen}
@@ -84,7 +84,7 @@ class FileWatch:
             else:
                 self.current[path] = digest
 
-    async def _list(self, sandbox: Computer) -> dict[str, str]:
+    async def _list(self, sandbox: EpisodeSandbox) -> dict[str, str]:
         workdir = self._task.workdir
         seen = {}
         for entry in await sandbox.list(workdir, recursive=True, digests=True):

@@ -10,7 +10,7 @@ from ropewalk.interface.task import Task
 from ropewalk.rollout.episodes.changes import read_file_set, read_files
 from ropewalk.rollout.episodes.host import close
 from ropewalk.rollout.episodes.shelf import Shelf
-from ropewalk.rollout.ports import Computer, World
+from ropewalk.rollout.ports import EpisodeSandbox, RunWorld
 from ropewalk.sandbox.contract import SandboxSpec, SnapshotRecord
 from ropewalk.tasks.worlds import TEST_ENV
 
@@ -24,7 +24,7 @@ COLLECTED_TESTS = "/var/tmp/visible-tests.txt"
 class Materials:
     """A task's files, cached."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: RunWorld) -> None:
         self._world = world
         self._digests: dict[str, dict[str, str]] = {}
         self._sources: dict[str, dict[str, bytes]] = {}
@@ -50,7 +50,7 @@ class Materials:
         return {**files, **dict.fromkeys(file_set.deleted)}
 
 
-async def make_ready(world: World, task: Task, shelf: Shelf, owner: str) -> SnapshotRecord:
+async def make_ready(world: RunWorld, task: Task, shelf: Shelf, owner: str) -> SnapshotRecord:
     """A sandbox with the task's source, warmed (bytecode, collected tests on disk), and saved for `owner`.
 
     Code of the task runs here; what it does (fail, hang) is its own affair and no obstacle.
@@ -76,7 +76,7 @@ async def make_ready(world: World, task: Task, shelf: Shelf, owner: str) -> Snap
         await close(sandbox)
 
 
-async def _warm(sandbox: Computer, task: Task) -> None:
+async def _warm(sandbox: EpisodeSandbox, task: Task) -> None:
     python = task.test_command[0] if task.test_command else "python3"
     timeout_s = max(task.limits.test_timeout_s, PREPARE_TIMEOUT_S)
     await sandbox.exec([python, "-m", "compileall", "-q", task.workdir], cwd=task.workdir, timeout_s=timeout_s)

@@ -16,7 +16,7 @@ from ropewalk.core.errors import CallerError
 from ropewalk.core.outcomes import Termination
 from ropewalk.core.records import Record
 from ropewalk.interface.episode import ToolCall, ToolResult
-from ropewalk.rollout.ports import Computer
+from ropewalk.rollout.ports import EpisodeSandbox
 from ropewalk.sandbox.files import DiskFullError
 
 OUTPUT_CHARS_MAX = 16_000
@@ -97,7 +97,7 @@ def _function(name: str, description: str, properties: dict[str, Any], required:
     return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
 
 
-async def perform(call: ToolCall, sandbox: Computer, *, workdir: str, timeout_s_max: float) -> ToolResult:
+async def perform(call: ToolCall, sandbox: EpisodeSandbox, *, workdir: str, timeout_s_max: float) -> ToolResult:
     """Runs one call.
 
     Raises:
@@ -129,7 +129,7 @@ async def perform(call: ToolCall, sandbox: Computer, *, workdir: str, timeout_s_
         return ToolResult(output=f"error: {error.message}", exit_code=1, termination=Termination.DISK_FULL)
 
 
-async def _shell(arguments: ShellArguments, sandbox: Computer, workdir: str, timeout_s_max: float) -> ToolResult:
+async def _shell(arguments: ShellArguments, sandbox: EpisodeSandbox, workdir: str, timeout_s_max: float) -> ToolResult:
     if "\0" in arguments.command:
         return _mistake("A command cannot hold a NUL character.")
     timeout_s = min(arguments.timeout_s, timeout_s_max)
@@ -149,7 +149,7 @@ async def _shell(arguments: ShellArguments, sandbox: Computer, workdir: str, tim
     return ToolResult(output=output, exit_code=result.exit_code, termination=result.termination)
 
 
-async def _read(arguments: ReadArguments, sandbox: Computer, path: str) -> ToolResult:
+async def _read(arguments: ReadArguments, sandbox: EpisodeSandbox, path: str) -> ToolResult:
     text = (await sandbox.read(path, bytes_max=limits.FILE_BYTES_MAX)).decode(errors="replace")
     lines = text.splitlines()
     first = arguments.start_line
@@ -161,7 +161,7 @@ async def _read(arguments: ReadArguments, sandbox: Computer, path: str) -> ToolR
     return ToolResult(output=cut(numbered) + (f"\n[{rest} more lines]" if rest else ""), exit_code=0)
 
 
-async def _edit(arguments: EditArguments, sandbox: Computer, path: str) -> ToolResult:
+async def _edit(arguments: EditArguments, sandbox: EpisodeSandbox, path: str) -> ToolResult:
     try:
         data = await sandbox.read(path, bytes_max=EDIT_BYTES_MAX)
     except CallerError:
