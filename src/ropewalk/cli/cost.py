@@ -8,8 +8,8 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from ropewalk.cli.apps import HERE, Place, verb
+from ropewalk.cli.opening import custody, named
 from ropewalk.cli.output import print_json, print_table
-from ropewalk.cli.session import custody, named
 
 app = verb("cost", examples=["ropewalk cost", "ropewalk cost run:01JDY… --prices mine.toml --set utilisation=0.3"])
 

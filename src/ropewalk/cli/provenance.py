@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from ropewalk.cli.apps import HERE, Place, command, noun
+from ropewalk.cli.opening import custody
 from ropewalk.cli.output import print_json, print_table, say
-from ropewalk.cli.session import custody
 
 app = noun("provenance", "What a source touched, and checkpoints of the log to keep elsewhere.")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from ropewalk.cli.apps import HERE, Place, command, noun
+from ropewalk.cli.opening import custody, named
 from ropewalk.cli.output import print_json, print_table, say
-from ropewalk.cli.session import custody, named
 
 app = noun("reward", "Signed rewards. None is unscored, never 0.")
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 from cyclopts import Parameter
 
 from ropewalk.cli.apps import HERE, Place, command, noun
+from ropewalk.cli.opening import named, opened
 from ropewalk.cli.output import print_json, print_table, say
-from ropewalk.cli.session import named, opened
 from ropewalk.core import limits
 from ropewalk.core.errors import CallerError
 from ropewalk.core.limits import MIB

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from ropewalk.lake.archives import ArchiveError, ArchiveFault, Caps, Unpacked, canonical_tar, survey, unpack
+from ropewalk.lake.archives import Unpacked, canonical_tar, survey, unpack
 from ropewalk.lake.commits import BranchMovedError, diff
 from ropewalk.lake.downloads import Fetcher, Progress
 from ropewalk.lake.index import index_url
 from ropewalk.lake.ingest import Terms
 from ropewalk.lake.lake import Lake, VerifiedCommit
+from ropewalk.lake.members import ArchiveError, ArchiveFault, Caps
 from ropewalk.lake.pypi import read_pins
 from ropewalk.lake.records import (
     Attestation,

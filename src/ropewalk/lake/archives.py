@@ -18,8 +18,6 @@ from ropewalk.core.records import Record
 from ropewalk.lake.members import DEFAULT_CAPS, ArchiveError, ArchiveFault, Caps, MemberLedger
 from ropewalk.lake.readers import Member, walk
 
-__all__ = ["DEFAULT_CAPS", "ArchiveError", "ArchiveFault", "Caps", "Unpacked", "canonical_tar", "survey", "unpack"]
-
 _CHUNK_BYTES: Final = 256 * 1024
 
 

@@ -83,7 +83,7 @@ class _Work:
         self.time_s[stage] = round(now - started_s, 6)
         return now
 
-    def result(self) -> Verification:
+    def verification(self) -> Verification:
         status = VerificationStatus.UNANCHORED if self.unanchored else VerificationStatus.OK
         rewards = sum(self.statements[i].activity is Activity.REWARD for i in self.selected if i in self.statements)
         return Verification(
@@ -149,7 +149,7 @@ def verify_run(
             f"the outside checkpoint vouches for the first {work.anchored_size} entries; {len(beyond)} of the "
             "statements are newer (export a new checkpoint)"
         )
-    return work.result()
+    return work.verification()
 
 
 def _verifier(anchors: Anchors, own: TrustRoot | None, folder: Path, work: _Work) -> Verifier:

@@ -18,7 +18,7 @@ from ropewalk.orchestration.fleet import placed
 from ropewalk.provenance.statement import Recorder
 from ropewalk.reward import bundle as bundles
 from ropewalk.reward.bundle import Bundle
-from ropewalk.reward.ports import CommandResult, GradingSandbox, ListedPath
+from ropewalk.reward.ports import GradingSandbox, ListedPath
 from ropewalk.reward.verdict import Verdict
 from ropewalk.sandbox.contract import SandboxSpec, SandboxStats, SnapshotRecord
 from ropewalk.store.contract import Blobs
@@ -115,17 +115,3 @@ def stats_usage(stats: SandboxStats) -> dict[str, float]:
         "memory_bytes_unique": stats.memory_bytes_unique,
     }
     return {name: float(value) for name, value in measured.items() if value is not None}
-
-
-__all__ = [
-    "Capture",
-    "CommandResult",
-    "EpisodeSandbox",
-    "EpisodeSandboxes",
-    "FileInfo",
-    "GradingSandbox",
-    "Judge",
-    "RunWorld",
-    "SavedState",
-    "stats_usage",
-]

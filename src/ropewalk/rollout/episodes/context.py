@@ -18,8 +18,8 @@ from anyio.streams.memory import MemoryObjectSendStream
 from ropewalk.core.records import Record
 from ropewalk.interface.episode import Message, ToolCall, ToolResult
 from ropewalk.interface.task import Task
+from ropewalk.reward.ports import CommandResult
 from ropewalk.rollout.episodes.tools import tool_definitions
-from ropewalk.rollout.ports import CommandResult
 
 
 class TaskView(Record):

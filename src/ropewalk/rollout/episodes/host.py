@@ -18,11 +18,12 @@ from ropewalk.core.errors import CallerError, UnavailableError
 from ropewalk.interface.episode import Message, Step, ToolCall, ToolResult
 from ropewalk.interface.task import Task
 from ropewalk.reward.bundle import shown
+from ropewalk.reward.ports import CommandResult
 from ropewalk.rollout.episodes import tools
 from ropewalk.rollout.episodes.changes import FileWatch
 from ropewalk.rollout.episodes.clean import clean_call, clean_message, clean_result
 from ropewalk.rollout.episodes.context import Action, Answer, SearchFork
-from ropewalk.rollout.ports import CommandResult, EpisodeSandbox, EpisodeSandboxes, stats_usage
+from ropewalk.rollout.ports import EpisodeSandbox, EpisodeSandboxes, stats_usage
 from ropewalk.sandbox.contract import SandboxGoneError
 
 log = logging.getLogger(__name__)
