@@ -14,6 +14,7 @@ import anyio
 from ropewalk.core import limits
 from ropewalk.core.errors import CallerError, RopewalkError
 from ropewalk.core.outcomes import Termination
+from ropewalk.machinery.files import replacing
 from ropewalk.sandbox.connection import Connection
 from ropewalk.sandbox.contract import (
     Lease,
@@ -203,19 +204,14 @@ class Sandbox:
     async def download(self, path: str, destination: Path, *, bytes_max: int = limits.ARCHIVE_BYTES_MAX) -> int:
         """A file of the sandbox to one of this machine, in pieces; returns its size. It appears when it is whole."""
         connection, size = await self._connect(), 0
-        temporary = destination.with_name(f".{destination.name}.partial")
-        try:
-            with temporary.open("wb") as target:
-                while piece := (
-                    await read_files(connection, [path], bytes_max=4 * limits.MIB, offset=size, whole=False)
-                )[0]:
-                    size += len(piece)
-                    if size > bytes_max:
-                        raise FileError(f"{path} is larger than {bytes_max} bytes.", code="EFBIG", path=path)
-                    await anyio.to_thread.run_sync(target.write, piece)
-            temporary.replace(destination)
-        finally:
-            temporary.unlink(missing_ok=True)
+        with replacing(destination, durable=False, mode=0o666) as target:
+            while piece := (await read_files(connection, [path], bytes_max=4 * limits.MIB, offset=size, whole=False))[
+                0
+            ]:
+                size += len(piece)
+                if size > bytes_max:
+                    raise FileError(f"{path} is larger than {bytes_max} bytes.", code="EFBIG", path=path)
+                await anyio.to_thread.run_sync(target.write, piece)
         return size
 
     async def upload(self, source: Path, path: str, *, mode: int = 0o644) -> None:
