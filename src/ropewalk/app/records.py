@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TypeVar
 
 from ropewalk.core.errors import CallerError
-from ropewalk.core.limits import JSON_BYTES_MAX
-from ropewalk.core.records import Record, decode_own
+from ropewalk.core.records import Record
 from ropewalk.interface.episode import EpisodeRecord
 from ropewalk.interface.task import Task
 from ropewalk.reward.verdict import Verdict
 from ropewalk.rollout.journal import RunJournal
 from ropewalk.rollout.rows import EpisodeRow
 from ropewalk.store.contract import Blobs
+from ropewalk.store.records import read_record
 
 R = TypeVar("R", bound=Record)
 
@@ -47,9 +47,9 @@ def task_of(journal: RunJournal, blobs: Blobs, run: str, task: str) -> Task:
     """
     for row in journal.tasks(run):
         if row.task == task:
-            return decode_own(blobs.get(row.blob, bytes_max=JSON_BYTES_MAX), Task)
+            return read_record(blobs, row.blob, Task)
     raise CallerError(f"{run} has no {task}.")
 
 
 def _load(blobs: Blobs, digest: str | None, type: type[R]) -> R | None:
-    return None if digest is None else decode_own(blobs.get(digest, bytes_max=JSON_BYTES_MAX), type)
+    return None if digest is None else read_record(blobs, digest, type)

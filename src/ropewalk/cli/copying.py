@@ -8,6 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from ropewalk.core.errors import CallerError
+from ropewalk.core.paths import parts_below
 
 if TYPE_CHECKING:
     from ropewalk.sandbox.sandbox import Sandbox
@@ -73,7 +74,7 @@ def _relative(path: str, folder: str) -> Path:
     """The path below the folder. What names it is beside untrusted code, so it is believed in nothing."""
     parts = PurePosixPath(path).parts
     base = PurePosixPath(folder).parts
-    rest = parts[len(base) :] if parts[: len(base)] == base else parts
-    if not rest or any(part in ("/", "..", ".") or "\0" in part for part in rest):
+    rest = parts_below("/".join(parts[len(base) :] if parts[: len(base)] == base else parts))
+    if not rest:
         raise CallerError(f"The sandbox names a file {path[:200]!r} that is not in {folder}.")
     return Path(*rest)

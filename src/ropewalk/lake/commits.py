@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ropewalk.core.errors import CallerError, IntegrityError, UnavailableError
-from ropewalk.core.limits import JSON_BYTES_MAX
-from ropewalk.core.records import canonical_bytes, decode_own
+from ropewalk.core.records import canonical_bytes
 from ropewalk.lake.files import read_text
-from ropewalk.lake.records import Change, Commit, check_tenant
+from ropewalk.lake.records import Change, Commit
 from ropewalk.machinery.files import locked, replace_whole
+from ropewalk.security.tenants import check_tenant
 from ropewalk.store.contract import Blobs
+from ropewalk.store.records import read_record
 
 _BRANCH = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 _HEX = frozenset("0123456789abcdef")
@@ -104,7 +105,7 @@ class Commits:
             raise CallerError(f"No commit {id} of tenant {self.tenant}.", next_step="`ropewalk lake log` lists them.")
         if not self._blobs.exists(digest):
             raise IntegrityError(f"Commit {digest} is lost: the blob store does not hold it.")
-        commit = decode_own(self._blobs.get(digest, bytes_max=JSON_BYTES_MAX), Commit, what=f"commit {digest}")
+        commit = read_record(self._blobs, digest, Commit, what=f"commit {digest}")
         if commit.tenant != self.tenant:
             raise IntegrityError(f"Commit {digest} is tenant {commit.tenant!r}'s, filed under {self.tenant!r}.")
         return commit

@@ -17,8 +17,9 @@ from ropewalk.core.errors import CallerError, IntegrityError
 from ropewalk.core.limits import ARCHIVE_BYTES_MAX, MIB
 from ropewalk.core.records import canonical_bytes, decode_own
 from ropewalk.lake.files import read_text
-from ropewalk.lake.records import RawRecord, check_tenant
+from ropewalk.lake.records import RawRecord
 from ropewalk.machinery.files import replace_whole
+from ropewalk.security.tenants import check_tenant
 from ropewalk.store.contract import Blobs
 
 _RECORD_BYTES_MAX = 1 * MIB

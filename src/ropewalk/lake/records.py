@@ -2,34 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from enum import StrEnum
 from typing import Any, Final
 
-from ropewalk.core.errors import CallerError
 from ropewalk.core.records import Record, content_id, digest, to_plain
-
-_TENANT = re.compile(r"[a-z0-9][a-z0-9-]{0,38}")
 
 NO_HUMAN_DATA: Final = (
     "Published software and its tests. It was not collected from or about people, and holds no personal data "
     "but the names that its authors put there themselves."
 )
 """What is attested of a raw file, unless the caller words it otherwise."""
-
-
-def check_tenant(tenant: str) -> str:
-    """The tenant itself.
-
-    Raises:
-        CallerError: not `[a-z0-9][a-z0-9-]{0,38}`.
-    """
-    if not _TENANT.fullmatch(tenant):
-        raise CallerError(
-            f"{tenant[:60]!r} is not a tenant's name.",
-            next_step="use 1 to 39 lower-case letters, digits and hyphens, not beginning with a hyphen.",
-        )
-    return tenant
 
 
 class LicenceBasis(StrEnum):

@@ -10,11 +10,13 @@ import anyio.to_thread
 
 from ropewalk.core import limits
 from ropewalk.core.errors import CallerError
-from ropewalk.core.records import Record, canonical_bytes, content_id, decode_own, digest_bytes
+from ropewalk.core.paths import is_plain_path
+from ropewalk.core.records import Record, canonical_bytes, content_id, digest_bytes
 from ropewalk.interface.task import FileSet, Task
 from ropewalk.reward.globs import matches_any
 from ropewalk.reward.ports import GradingSandbox, ListedPath
 from ropewalk.store.contract import Blobs
+from ropewalk.store.records import read_record
 
 _NAME_BYTES_MAX: Final = 255
 _PATH_BYTES_MAX: Final = 1_000
@@ -63,8 +65,7 @@ async def capture(sandbox: GradingSandbox, task: Task, blobs: Blobs) -> Bundle:
         SandboxGoneError: the sandbox died; the episode has no bundle.
         CallerError, IntegrityError: the task's source is not in the blob store, or damaged.
     """
-    data = await anyio.to_thread.run_sync(lambda: blobs.get(task.source, bytes_max=limits.JSON_BYTES_MAX))
-    source = decode_own(data, FileSet, what="task source")
+    source = await anyio.to_thread.run_sync(lambda: read_record(blobs, task.source, FileSet, what="task source"))
     try:
         files = await _read(sandbox, task, source)
         changed = {path: content for path, content in files.items() if digest_bytes(content) != source.files.get(path)}
@@ -180,7 +181,8 @@ def _check_name(path: str) -> None:
         raise _Refused("name", f"{_shown(path)} is not UTF-8") from None
     if (
         len(encoded) > _PATH_BYTES_MAX
-        or any(part in ("", ".", "..") or len(part.encode()) > _NAME_BYTES_MAX for part in parts)
+        or not is_plain_path(path)
+        or any(len(part.encode()) > _NAME_BYTES_MAX for part in parts)
         or any(part != part.strip() or part.endswith(".") for part in parts)
         or any(unicodedata.category(character) in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp") for character in path)
         or any(character in '\\:*?"<>|' for character in path)

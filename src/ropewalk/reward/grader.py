@@ -15,7 +15,8 @@ from ropewalk.core import limits
 from ropewalk.core.clock import Clock, SystemClock
 from ropewalk.core.errors import CallerError, IntegrityError, RopewalkError, UnavailableError
 from ropewalk.core.outcomes import Termination
-from ropewalk.core.records import Record, canonical_bytes, decode_own
+from ropewalk.core.paths import is_plain_path
+from ropewalk.core.records import Record, canonical_bytes
 from ropewalk.interface.task import FileSet, Task
 from ropewalk.reward.build import suite_plan
 from ropewalk.reward.bundle import Bundle, apply, shown, write_files
@@ -29,6 +30,7 @@ from ropewalk.reward.verdict import Verdict, VerdictStatus
 from ropewalk.sandbox.contract import SandboxGoneError, SandboxSpec, SandboxStats
 from ropewalk.sandbox.files import FileError
 from ropewalk.store.contract import Blobs
+from ropewalk.store.records import read_record
 
 _CLOSE_TIMEOUT_S = 10.0
 _PROCESSES_MAX = 64
@@ -180,7 +182,7 @@ class Grader:
         return Controls(admitted=reason == "ok", reason=reason, verdicts=tuple(verdicts))
 
     def _get(self, digest: str, kind: type[R]) -> R:
-        return decode_own(self._blobs.get(digest, bytes_max=limits.JSON_BYTES_MAX), kind)
+        return read_record(self._blobs, digest, kind)
 
     def _load(self, digest: str) -> _Hidden:
         spec = self._get(digest, GraderSpec)
@@ -316,12 +318,7 @@ def _at_ease(control: _Attempt, bounds: GraderLimits) -> bool:
 
 
 def _may_hand_in(path: str, spec: GraderSpec) -> bool:
-    return (
-        matches_any(path, spec.editable)
-        and not path.startswith("/")
-        and not any(part in ("", ".", "..") for part in path.split("/"))
-        and "\0" not in path
-    )
+    return matches_any(path, spec.editable) and is_plain_path(path)
 
 
 def _in_the_way(path: str, tests: Mapping[str, str]) -> bool:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ropewalk.core import limits
 from ropewalk.core.errors import CallerError
 from ropewalk.core.ids import check_id, new_id
-from ropewalk.core.records import canonical_bytes, decode_own, digest_bytes
+from ropewalk.core.records import canonical_bytes, digest_bytes
 from ropewalk.interface.task import Task
 from ropewalk.rollout.journal import RunJournal
 from ropewalk.rollout.plan import Plan
 from ropewalk.rollout.ports import RunWorld
 from ropewalk.rollout.rows import EpisodeRow, GroupRow, RunRow, TaskRow
+from ropewalk.store.records import read_record
 
 SEED_BITS = 53
 """So that a seed has a canonical JSON form."""
@@ -79,6 +79,6 @@ def load_run(world: RunWorld, journal: RunJournal, run: str) -> tuple[Plan, dict
         CallerError: unknown.
     """
     row = journal.run(run)
-    plan = decode_own(world.blobs.get(row.plan, bytes_max=limits.JSON_BYTES_MAX), Plan)
-    blobs = {t.task: world.blobs.get(t.blob, bytes_max=limits.JSON_BYTES_MAX) for t in journal.tasks(run)}
-    return plan, {id: decode_own(data, Task) for id, data in blobs.items()}
+    blobs = world.blobs
+    plan = read_record(blobs, row.plan, Plan)
+    return plan, {each.task: read_record(blobs, each.blob, Task) for each in journal.tasks(run)}

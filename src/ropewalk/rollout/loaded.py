@@ -7,9 +7,8 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from ropewalk.core import limits
 from ropewalk.core.errors import CallerError, IntegrityError
-from ropewalk.core.records import Record, decode_own
+from ropewalk.core.records import Record
 from ropewalk.interface.episode import EpisodeRecord
 from ropewalk.interface.task import Task
 from ropewalk.provenance.intoto import Statement
@@ -18,6 +17,7 @@ from ropewalk.rollout.journal import RunJournalReads
 from ropewalk.rollout.plan import Plan
 from ropewalk.rollout.rows import EpisodeRow, EpisodeState, FailureRow, GroupRow, RunRow, TaskRow
 from ropewalk.store.contract import Blobs
+from ropewalk.store.records import read_record
 
 CONTROLS = ("noop", "oracle")
 """Policies that measure the task and grader, not themselves."""
@@ -119,14 +119,14 @@ def read_episodes(
     for statement in signed.values():
         name = statement.subjects[0].name
         differences.append(Difference(name=name, message=f"{name} was signed, and no episode has it"))
-    tasks = {each.task: _load(blobs, each.blob, Task) for each in task_rows}
+    tasks = {each.task: read_record(blobs, each.blob, Task) for each in task_rows}
     differences += [
         Difference(name=name, message=f"{name} is another task") for name, t in tasks.items() if t.id != name
     ]
     differences += _group_differences(groups, results)
     loaded = LoadedRun(
         row=row,
-        plan=_load(blobs, row.plan, Plan),
+        plan=read_record(blobs, row.plan, Plan),
         tasks=tasks,
         task_rows=tuple(task_rows),
         groups=tuple(groups),
@@ -185,11 +185,7 @@ def _group_differences(groups: Sequence[GroupRow], results: Sequence[LoadedEpiso
 def _result(blobs: Blobs, row: EpisodeRow, statement: Statement | None) -> LoadedEpisode:
     return LoadedEpisode(
         row=row,
-        record=_load(blobs, row.record, EpisodeRecord) if row.record else None,
-        verdict=_load(blobs, row.verdict, Verdict) if row.verdict else None,
+        record=read_record(blobs, row.record, EpisodeRecord) if row.record else None,
+        verdict=read_record(blobs, row.verdict, Verdict) if row.verdict else None,
         reward=signed_reward(row, statement) if statement else None,
     )
-
-
-def _load(blobs: Blobs, digest: str, kind: type[R]) -> R:
-    return decode_own(blobs.get(digest, bytes_max=limits.JSON_BYTES_MAX), kind)

@@ -14,9 +14,8 @@ from typing import Any
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
-from ropewalk.core import limits
 from ropewalk.core.errors import UnavailableError
-from ropewalk.core.records import canonical_bytes, decode_own
+from ropewalk.core.records import canonical_bytes
 from ropewalk.interface.episode import EpisodeRecord, Step
 from ropewalk.interface.task import Task
 from ropewalk.reward.bundle import Bundle
@@ -36,6 +35,7 @@ from ropewalk.rollout.sealing import Sealer
 from ropewalk.rollout.statements import snapshot_draft
 from ropewalk.rollout.threads import in_thread
 from ropewalk.sandbox.contract import SnapshotRecord
+from ropewalk.store.records import read_record
 
 
 class RunLoop:
@@ -209,8 +209,9 @@ class RunLoop:
             await in_thread(self._store_played, row, record, trouble)
             self._sandbox_s += record.usage.get("sandbox_s", 0.0)
         else:
-            record = await in_thread(self._load, row.record or "", EpisodeRecord)
-            bundle = await in_thread(self._load, record.bundle, Bundle) if record.bundle else None
+            blobs = self._world.blobs
+            record = await in_thread(read_record, blobs, row.record or "", EpisodeRecord)
+            bundle = await in_thread(read_record, blobs, record.bundle, Bundle) if record.bundle else None
             trouble = Trouble(cause=row.cause or "episode_lost", detail=record.detail)
         self._observe(
             events.EpisodeEnded(
@@ -352,11 +353,8 @@ class RunLoop:
         for row in rows:
             if row.record is None:
                 continue
-            usage = self._load(row.record, EpisodeRecord).usage
+            usage = read_record(self._world.blobs, row.record, EpisodeRecord).usage
             self._sandbox_s += usage.get("sandbox_s", 0.0)
             policy = self._policies[row.policy]
             if isinstance(policy, SupportsSpending):
                 policy.spent(usage.get("tokens_prompt", 0.0), usage.get("tokens_completion", 0.0))
-
-    def _load(self, blob: str, kind: type[Any]) -> Any:
-        return decode_own(self._world.blobs.get(blob, bytes_max=limits.JSON_BYTES_MAX), kind)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from ropewalk.core import limits
-from ropewalk.core.records import decode_own
+from ropewalk.core.records import Record
 from ropewalk.interface.episode import EpisodeRecord
 from ropewalk.interface.task import Task
 from ropewalk.provenance.statement import StatementDraft
@@ -18,8 +17,9 @@ from ropewalk.rollout.rows import EpisodeRow, EpisodeState
 from ropewalk.rollout.statements import Outcome, outcome_drafts
 from ropewalk.rollout.threads import in_thread
 from ropewalk.sandbox.contract import SnapshotRecord
+from ropewalk.store.records import read_record
 
-T = TypeVar("T")
+R = TypeVar("R", bound=Record)
 
 
 class Sealer:
@@ -96,5 +96,5 @@ class Sealer:
             judged_s=row.judged_s or 0.0,
         )
 
-    def _record(self, blob: str, kind: type[T]) -> T:
-        return decode_own(self._world.blobs.get(blob, bytes_max=limits.JSON_BYTES_MAX), kind)
+    def _record(self, blob: str, kind: type[R]) -> R:
+        return read_record(self._world.blobs, blob, kind)

@@ -18,6 +18,7 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from ropewalk.core.errors import CallerError, IntegrityError, RopewalkError
+from ropewalk.core.paths import parts_below
 from ropewalk.core.records import Record, canonical_bytes, decode_own
 from ropewalk.machinery.files import locked
 from ropewalk.sandbox import privilege, trees
@@ -90,7 +91,7 @@ class LayerStore:
             source = staging / "source"
             source.mkdir()
             for name, data in files.items():
-                place = source / check_name(name)
+                place = source / _place(name)
                 try:
                     place.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
                     place.write_bytes(data)
@@ -254,16 +255,11 @@ class LayerStore:
         return record
 
 
-def check_name(name: str) -> PurePosixPath:
-    """A relative path that stays below where it is put.
-
-    Raises:
-        CallerError: it does not.
-    """
-    path = PurePosixPath(name)
-    if not name or path.is_absolute() or ".." in path.parts or path == PurePosixPath(".") or "\0" in name:
+def _place(name: str) -> PurePosixPath:
+    parts = parts_below(name)
+    if not parts:
         raise CallerError(f"{name!r} is not a path inside a layer.", next_step="give a relative one without '..'.")
-    return path
+    return PurePosixPath(*parts)
 
 
 def _fingerprint(tree: Path, members: int) -> tuple[int, ...]:

@@ -9,24 +9,14 @@ import anyio.to_thread
 
 from ropewalk.core import limits
 from ropewalk.core.errors import CallerError
-from ropewalk.core.records import decode_own, digest_bytes
-from ropewalk.interface.task import FileSet, Task
+from ropewalk.core.records import digest_bytes
+from ropewalk.interface.task import Task
 from ropewalk.reward.globs import matches_any
 from ropewalk.rollout.ports import EpisodeSandbox
 from ropewalk.store.contract import Blobs
 
 GONE = ""
 """Stands for a deleted file where a digest would be."""
-
-
-def read_file_set(blobs: Blobs, digest: str) -> FileSet:
-    """A stored file set.
-
-    Raises:
-        CallerError: no such blob.
-        IntegrityError: it is damaged.
-    """
-    return decode_own(blobs.get(digest, bytes_max=limits.JSON_BYTES_MAX), FileSet)
 
 
 def read_files(blobs: Blobs, files: Mapping[str, str]) -> dict[str, bytes]:

@@ -6,12 +6,13 @@ import posixpath
 
 import anyio.to_thread
 
-from ropewalk.interface.task import Task
-from ropewalk.rollout.episodes.changes import read_file_set, read_files
+from ropewalk.interface.task import FileSet, Task
+from ropewalk.rollout.episodes.changes import read_files
 from ropewalk.rollout.episodes.host import close
 from ropewalk.rollout.episodes.shelf import Shelf
 from ropewalk.rollout.ports import EpisodeSandbox, RunWorld
 from ropewalk.sandbox.contract import SandboxSpec, SnapshotRecord
+from ropewalk.store.records import read_record
 from ropewalk.tasks.worlds import TEST_ENV
 
 PREPARE_TIMEOUT_S = 120.0
@@ -32,7 +33,7 @@ class Materials:
     async def digests(self, task: Task) -> dict[str, str]:
         """Digests of the editable files before the episode, by path relative to the workdir."""
         if task.source not in self._digests:
-            file_set = await anyio.to_thread.run_sync(read_file_set, self._world.blobs, task.source)
+            file_set = await anyio.to_thread.run_sync(read_record, self._world.blobs, task.source, FileSet)
             self._digests[task.source] = file_set.files
         return self._digests[task.source]
 
@@ -45,7 +46,7 @@ class Materials:
 
     async def answer(self, task: Task) -> dict[str, bytes | None]:
         """The fixed files; None: deleted. For trusted parts alone."""
-        file_set = await anyio.to_thread.run_sync(read_file_set, self._world.blobs, task.oracle)
+        file_set = await anyio.to_thread.run_sync(read_record, self._world.blobs, task.oracle, FileSet)
         files = await anyio.to_thread.run_sync(read_files, self._world.blobs, file_set.files)
         return {**files, **dict.fromkeys(file_set.deleted)}
 
