@@ -99,6 +99,17 @@ class Custody:
             index.catch_up()
         return index
 
+    def rebuild_lineage(self) -> int:
+        """Makes the lineage index anew from the log, whatever it says; returns how many statements are in it.
+
+        Raises:
+            IntegrityError: an entry of the log is no statement.
+        """
+        if not self.log.exists:
+            return 0
+        LineageIndex(self.database, self.log).rebuild()
+        return self.log.checkpoint().size
+
     @cached_property
     def recorder(self) -> LogRecorder:
         """Signs and logs. The first use makes keys where there are none."""

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
-
 from ropewalk.core.errors import CallerError
-from ropewalk.core.records import Record
 from ropewalk.interface.episode import EpisodeRecord
 from ropewalk.interface.task import Task
-from ropewalk.reward.verdict import Verdict
 from ropewalk.rollout.journal import RunJournal
 from ropewalk.rollout.rows import EpisodeRow
 from ropewalk.store.contract import Blobs
 from ropewalk.store.records import read_record
-
-R = TypeVar("R", bound=Record)
 
 
 def newest_run(journal: RunJournal) -> str:
@@ -31,12 +25,7 @@ def newest_run(journal: RunJournal) -> str:
 
 def episode_of(blobs: Blobs, row: EpisodeRow) -> EpisodeRecord | None:
     """The episode's record, None where it was not played yet."""
-    return _load(blobs, row.record, EpisodeRecord)
-
-
-def verdict_of(blobs: Blobs, row: EpisodeRow) -> Verdict | None:
-    """The verdict on an episode, None where it was not judged yet."""
-    return _load(blobs, row.verdict, Verdict)
+    return None if row.record is None else read_record(blobs, row.record, EpisodeRecord)
 
 
 def task_of(journal: RunJournal, blobs: Blobs, run: str, task: str) -> Task:
@@ -49,7 +38,3 @@ def task_of(journal: RunJournal, blobs: Blobs, run: str, task: str) -> Task:
         if row.task == task:
             return read_record(blobs, row.blob, Task)
     raise CallerError(f"{run} has no {task}.")
-
-
-def _load(blobs: Blobs, digest: str | None, type: type[R]) -> R | None:
-    return None if digest is None else read_record(blobs, digest, type)

@@ -36,6 +36,22 @@ def taint(subject: str, *, kind: str = "", json: bool = False, place: Place = HE
     return EXIT_TAINTED if nodes else 0
 
 
+@command(app, "index", examples=["ropewalk provenance index"])
+def index(*, json: bool = False, place: Place = HERE) -> int:
+    """Makes the lineage index anew from the log, where the two disagree. Verify the log first: it is believed.
+
+    Args:
+        json: Print JSON.
+    """
+    with custody(place) as kept:
+        size = kept.rebuild_lineage()
+    if json:
+        print_json({"statements": size})
+    else:
+        say(f"{size} statements are indexed.")
+    return 0
+
+
 @command(app, "checkpoint", examples=["ropewalk provenance checkpoint /mnt/usb/checkpoint"])
 def checkpoint(file: Path, *, json: bool = False, place: Place = HERE) -> int:
     """Writes the log's signed checkpoint to a file outside, against which `verify` later sees any rollback.

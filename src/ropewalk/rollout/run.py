@@ -18,6 +18,7 @@ from ropewalk.core.errors import UnavailableError
 from ropewalk.core.records import canonical_bytes
 from ropewalk.interface.episode import EpisodeRecord, Step
 from ropewalk.interface.task import Task
+from ropewalk.machinery.telemetry import bound
 from ropewalk.reward.bundle import Bundle
 from ropewalk.reward.verdict import VerdictStatus
 from ropewalk.rollout import events
@@ -191,8 +192,9 @@ class RunLoop:
                 if row.state is EpisodeState.PLANNED and await self._over_budget(row):
                     continue
                 task = self._tasks[row.task]
-                async with self._world.placed(task):
-                    await self._episode(row, task)
+                with bound(run=self._run, episode=row.id):
+                    async with self._world.placed(task):
+                        await self._episode(row, task)
                 judged.send_nowait(row.id)
 
     async def _over_budget(self, row: EpisodeRow) -> bool:
