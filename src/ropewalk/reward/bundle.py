@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Mapping, Sequence, Set
-from typing import Final
 
 import anyio.to_thread
 
@@ -17,9 +16,6 @@ from ropewalk.reward.globs import matches_any
 from ropewalk.reward.ports import GradingSandbox, ListedPath
 from ropewalk.store.contract import Blobs
 from ropewalk.store.records import read_record
-
-_NAME_BYTES_MAX: Final = 255
-_PATH_BYTES_MAX: Final = 1_000
 
 
 class Bundle(Record):
@@ -180,9 +176,9 @@ def _check_name(path: str) -> None:
     except UnicodeEncodeError:
         raise _Refused("name", f"{_shown(path)} is not UTF-8") from None
     if (
-        len(encoded) > _PATH_BYTES_MAX
+        len(encoded) > limits.BUNDLE_PATH_BYTES_MAX
         or not is_plain_path(path)
-        or any(len(part.encode()) > _NAME_BYTES_MAX for part in parts)
+        or any(len(part.encode()) > limits.BUNDLE_NAME_BYTES_MAX for part in parts)
         or any(part != part.strip() or part.endswith(".") for part in parts)
         or any(unicodedata.category(character) in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp") for character in path)
         or any(character in '\\:*?"<>|' for character in path)

@@ -17,10 +17,6 @@ from ropewalk.sandbox.contract import SandboxGoneError
 from ropewalk.sandbox.process import encode_name
 from ropewalk.sandbox.protocol import DATA_BYTES_MAX, Fields, FileFlag, FrameKind, Key, ProtocolError, field
 
-ENTRIES_MAX: Final = 100_000
-"""Of one listing."""
-CALL_TIMEOUT_S: Final = 120.0
-"""For one call's answer, and for each piece of an upload to be taken. Then the sandbox is ended: see `process`."""
 _ENTRY_BYTES_MAX: Final = 8 * limits.KIB
 _KINDS: Final[Mapping[bytes, Literal["file", "directory", "link", "other"]]] = {
     b"f": "file",
@@ -94,7 +90,7 @@ class _Call:
 
 async def _finish(connection: Connection, channel: int, call: _Call) -> list[tuple[int, bytes]]:
     try:
-        with anyio.move_on_after(CALL_TIMEOUT_S):
+        with anyio.move_on_after(limits.FILE_CALL_TIMEOUT_S):
             await call.over.wait()
         if not call.over.is_set():
             raise await connection.give_up("its agent did not answer about files in time")
@@ -177,7 +173,7 @@ async def write_files(connection: Connection, files: Iterable[tuple[str, bytes |
             while view and not call.over.is_set():
                 connection.send(FrameKind.DATA, channel, bytes(view[:DATA_BYTES_MAX]))
                 view = view[DATA_BYTES_MAX:]
-                with anyio.move_on_after(CALL_TIMEOUT_S) as patience:
+                with anyio.move_on_after(limits.FILE_CALL_TIMEOUT_S) as patience:
                     await connection.drain()
                 if patience.cancelled_caught:
                     raise await connection.give_up("its agent took no more of a file")

@@ -27,13 +27,8 @@ from ropewalk.sandbox.protocol import (
     field,
 )
 
-KILL_WAIT_S: Final = 15.0
-"""For the agent's word that a process tree is gone; it gives up on its own after 10 s. Who gets no word by then ends
-the sandbox: what runs beside the agent may have starved it."""
 LAST_CHANCE_S: Final = 1.0
 """Even where the time is up already: this side may have slept."""
-START_WAIT_S: Final = 60.0
-"""For the agent's word that a command runs."""
 SIGKILL: Final = 9
 
 
@@ -191,9 +186,10 @@ class Process:
         """Waits until it runs: its process id. None where it could not be started; `wait` says why.
 
         Raises:
-            SandboxGoneError: the sandbox died, or its agent said nothing for `START_WAIT_S` and it was ended.
+            SandboxGoneError: the sandbox died, or its agent said nothing for `limits.EXEC_START_WAIT_S` and it was
+                ended.
         """
-        with anyio.move_on_after(START_WAIT_S):
+        with anyio.move_on_after(limits.EXEC_START_WAIT_S):
             while self.pid is None and self._exit is None:
                 await self._change()
             return self.pid
@@ -244,14 +240,15 @@ class Process:
         self._collect = True
         self._credit_queue()
         with anyio.CancelScope(shield=True):
-            if not await self._ends(KILL_WAIT_S):
+            if not await self._ends(limits.EXEC_KILL_WAIT_S):
                 await self._connection.give_up("its agent did not end a command")
 
     async def wait(self) -> ExecResult:
         """Its result, with the output that was not read before. Cancelling the wait leaves the command running.
 
         The agent keeps the command's time limit. Where it does not (what runs beside it may starve it), this side
-        does, `KILL_WAIT_S` later: the sandbox is ended, and the result is the command's TIMEOUT, not an error.
+        does, `limits.EXEC_KILL_WAIT_S` later: the sandbox is ended, and the result is the command's TIMEOUT, not an
+        error.
 
         Raises:
             SandboxGoneError: the sandbox died.
@@ -262,7 +259,9 @@ class Process:
             if self._command.timeout_s is None:
                 while self._exit is None:
                     await self._change()
-            elif not await self._ends(self._asked_s + self._command.timeout_s + KILL_WAIT_S - time.monotonic()):
+            elif not await self._ends(
+                self._asked_s + self._command.timeout_s + limits.EXEC_KILL_WAIT_S - time.monotonic()
+            ):
                 return await self._overdue()
             if self._error is not None and self._exit is None:
                 raise copy_of(self._error)
@@ -315,7 +314,9 @@ class Process:
         self._changed.clear()
         limit_s = self._command.timeout_s
         # The agent keeps the end back while its output is not taken: from then on it has some more time.
-        patience_s = None if limit_s is None else max(self._asked_s + limit_s - time.monotonic(), 0) + KILL_WAIT_S
+        patience_s = (
+            None if limit_s is None else max(self._asked_s + limit_s - time.monotonic(), 0) + limits.EXEC_KILL_WAIT_S
+        )
         with anyio.move_on_after(patience_s) as patience:
             await self._changed.wait()
         if patience.cancelled_caught:

@@ -25,7 +25,6 @@ from ropewalk.sandbox.contract import (
     SnapshotRecord,
 )
 from ropewalk.sandbox.files import (
-    ENTRIES_MAX,
     FileEntry,
     FileError,
     list_folder,
@@ -221,7 +220,12 @@ class Sandbox:
             await write_files(await self._connect(), [(path, pieces, mode)])
 
     async def list(
-        self, path: str = ".", *, recursive: bool = False, digests: bool = False, entries_max: int = ENTRIES_MAX
+        self,
+        path: str = ".",
+        *,
+        recursive: bool = False,
+        digests: bool = False,
+        entries_max: int = limits.LIST_ENTRIES_MAX,
     ) -> tuple[FileEntry, ...]:
         """What is in a folder, sorted by path; by lstat, links are never followed.
 

@@ -86,7 +86,7 @@ class EpisodeHost:
                 call,
                 self.sandbox,
                 workdir=self.task.workdir,
-                timeout_s_max=min(tools.SHELL_TIMEOUT_S_MAX, self.task.limits.episode_timeout_s),
+                timeout_s_max=min(limits.TOOL_SHELL_TIMEOUT_S_MAX, self.task.limits.episode_timeout_s),
             )
             results.append(clean_result(result))
         touched = any(call.name != "read" for call in calls)
