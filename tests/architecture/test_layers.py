@@ -56,20 +56,3 @@ def test_no_import_inside_a_function(module: Path) -> None:
         if isinstance(node, ast.Import | ast.ImportFrom)
     ]
     assert not inside
-
-
-def test_every_module_imports_with_the_base_install() -> None:
-    """No module needs an extra to be imported, except drivers and bindings, which name theirs."""
-    names = [
-        "ropewalk." + ".".join(module.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__")
-        for module in MODULES
-        if "drivers" not in module.parts
-        and "testing" not in module.parts
-        and module not in INSIDE
-        and module.name != "__main__.py"
-    ]
-    program = f"import importlib\nfor name in {names!r}: importlib.import_module(name)"
-    outcome = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=False
-    )
-    assert outcome.returncode == 0, outcome.stderr

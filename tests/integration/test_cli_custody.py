@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -63,6 +64,21 @@ def test_verify_needs_anchors_to_say_ok_and_sees_tampering(state: Path, tmp_path
     blob.write_bytes(data)
     bad = ropewalk("verify", "--anchor", anchor, state=state)
     assert bad.code == 5 and "blob_damaged" in bad.out
+
+
+def test_an_index_that_says_something_else_is_made_anew(state: Path, tmp_path: Path) -> None:
+    ingest(state, tmp_path)
+    with sqlite3.connect(state / "ropewalk.db") as database:
+        assert database.execute("DELETE FROM lineage_edge").rowcount
+    database.close()
+    commit = ropewalk("lake", "log", "--json", state=state).json[0]["id"]
+    broken = ropewalk("trace", commit, state=state)
+    assert broken.code == 5 and "ropewalk provenance index" in broken.err
+    made = ropewalk("provenance", "index", "--json", state=state)
+    assert made.code == 0 and made.json["statements"] >= 2
+    mended = ropewalk("trace", commit, "--json", state=state)
+    assert mended.code == 0 and mended.json["complete"]
+    assert ropewalk("provenance", "index", state=tmp_path / "empty").code == 0
 
 
 def test_a_rolled_back_log_is_seen(state: Path, tmp_path: Path) -> None:

@@ -9,16 +9,16 @@ import pytest
 
 from ropewalk.reward.suite import SuitePlan, SuiteRunner
 from ropewalk.sandbox.contract import SandboxSpec
-from ropewalk.testing.grading import TENANT, GradingWorld, Problem, grading_world
+from ropewalk.testing.grading import TENANT, GradedProblem, GradingWorld, grading_world
 from tests.unit.reward.worlds import LEDGER, LEDGER_FIXED, SPANS, built, grading_root  # noqa: F401
 
 pytestmark = pytest.mark.timeout(180)
 
 
-def problem(tests: str, *, broken: str = "return x", fixed: str = "return x * 1009") -> Problem:
+def problem(tests: str, *, broken: str = "return x", fixed: str = "return x * 1009") -> GradedProblem:
     """A function `f(x)` and one module of tests."""
     names = [line[4 : line.index("(")] for line in tests.splitlines() if line.startswith("def test")]
-    return Problem(
+    return GradedProblem(
         name="f",
         before={"package.py": f"import random\ndef f(x):\n    {broken}\n"},
         after={"package.py": f"import random\ndef f(x):\n    {fixed}\n"},
@@ -176,7 +176,7 @@ async def test_demoted_points_still_guard(grading_root: Path) -> None:  # noqa: 
 
 
 async def test_keys_of_parameters_tell_nothing(grading_root: Path) -> None:  # noqa: F811
-    parameters = Problem(
+    parameters = GradedProblem(
         name="f",
         before={"package.py": "def f(x):\n    return x\n"},
         after={"package.py": "def f(x):\n    return x * 1009\n"},
@@ -209,9 +209,9 @@ async def test_a_suite_run_tells_what_happened(grading_root: Path) -> None:  # n
         "class T(unittest.TestCase):\n    def test_sub(self):\n        for n in range(3):\n"
         "            with self.subTest(n=n): self.assertEqual(n, 0)\n"
     )
-    async with grading_world(grading_root) as world, await suite_box(world, tests) as box:
+    async with grading_world(grading_root) as world, await suite_sandbox(world, tests) as sandbox:
         runner, plan = SuiteRunner(), SuitePlan(files=("tests/test_a.py",))
-        record = await runner.run(box, plan)
+        record = await runner.run(sandbox, plan)
         assert record.complete, record.problem
         assert {test.node_id.split("::")[-1]: test.outcome for test in record.tests} == {
             "test_ok": "passed", "test_bad": "failed", "test_broken": "error", "test_skip": "skipped",
@@ -220,33 +220,35 @@ async def test_a_suite_run_tells_what_happened(grading_root: Path) -> None:  # n
         assert record.passed == ("tests/test_a.py::test_ok",)
         assert all(test.message for test in record.tests if test.outcome in ("failed", "error"))
 
-        collected = await runner.run(box, SuitePlan(files=("tests",), collect_only=True))
+        collected = await runner.run(sandbox, SuitePlan(files=("tests",), collect_only=True))
         assert [test.outcome for test in collected.tests] == ["collected"] * 7
 
-        chosen = await runner.run(box, SuitePlan(files=("tests",), tests=("tests/test_a.py::test_ok",), reach=(".",)))
+        chosen = await runner.run(
+            sandbox, SuitePlan(files=("tests",), tests=("tests/test_a.py::test_ok",), reach=(".",))
+        )
         (test,) = chosen.tests
         assert "/work/ledger.py:11:label" in test.reached and not any("tally" in name for name in test.reached)
 
-        silent = await runner.run(box, SuitePlan(files=("tests",), node_ids=False))
+        silent = await runner.run(sandbox, SuitePlan(files=("tests",), node_ids=False))
         assert not any(test.node_id or test.message for test in silent.tests)
 
-        broken = await runner.run(box, SuitePlan(files=("tests/none.py", "tests/test_a.py")))
+        broken = await runner.run(sandbox, SuitePlan(files=("tests/none.py", "tests/test_a.py")))
         assert not broken.passed
 
 
-async def suite_box(world: GradingWorld, tests: str):  # type: ignore[no-untyped-def]
-    box = await world.boxes.create(SandboxSpec(tenant=TENANT, image=world.image))
-    await box.write_many({"/work/ledger.py": LEDGER_FIXED, "/work/tests/test_a.py": tests})
-    return box
+async def suite_sandbox(world: GradingWorld, tests: str):  # type: ignore[no-untyped-def]
+    sandbox = await world.sandboxes.create(SandboxSpec(tenant=TENANT, image=world.image))
+    await sandbox.write_many({"/work/ledger.py": LEDGER_FIXED, "/work/tests/test_a.py": tests})
+    return sandbox
 
 
 async def test_a_project_may_not_take_the_place_of_the_standard_library(grading_root: Path) -> None:  # noqa: F811
     async with grading_world(grading_root) as world:
-        box = await suite_box(world, "def test_a():\n    import json\n    assert json.loads('1') == 1\n")
-        async with box:
-            await box.write("/work/json.py", "raise SystemExit('mine')")
-            await box.write("/work/pyproject.toml", "[tool.pytest.ini_options]\naddopts = '--collect-only'\n")
-            assert (await SuiteRunner().run(box, SuitePlan(files=("tests",)))).passed
+        sandbox = await suite_sandbox(world, "def test_a():\n    import json\n    assert json.loads('1') == 1\n")
+        async with sandbox:
+            await sandbox.write("/work/json.py", "raise SystemExit('mine')")
+            await sandbox.write("/work/pyproject.toml", "[tool.pytest.ini_options]\naddopts = '--collect-only'\n")
+            assert (await SuiteRunner().run(sandbox, SuitePlan(files=("tests",)))).passed
 
 
 async def test_problems_of_the_security_tests_are_sound(grading_root: Path) -> None:  # noqa: F811

@@ -18,7 +18,7 @@ from ropewalk.core.ids import new_id
 from ropewalk.sandbox.contract import Lease, SandboxGoneError, SupportsReap
 from ropewalk.sandbox.drivers.process import cgroups, snapshots
 from ropewalk.sandbox.drivers.process.driver import ProcessDriver
-from ropewalk.sandbox.drivers.process.folders import Folders, Owner
+from ropewalk.sandbox.drivers.process.folders import Folders, LeaseHolder
 from ropewalk.sandbox.drivers.process.plan import group_parents
 from ropewalk.sandbox.sandbox import Sandbox
 from ropewalk.testing.processworld import process_world
@@ -152,10 +152,10 @@ async def test_a_killed_runner_leaves_detached_ones_until_they_are_destroyed(wor
     pids = below(runner.pid)
     finish(runner, signal.SIGKILL)
     reaped = await reap(world)
-    (record,) = await world.boxes.records()
+    (record,) = await world.sandboxes.records()
     assert record.id not in reaped
     assert record.spec.lease is Lease.DETACHED
-    sandbox = await world.boxes.open(record.id)
+    sandbox = await world.sandboxes.open(record.id)
     assert await output(sandbox, "echo here") == "here"
     await sandbox.close()
     await until_nothing_runs(pids)
@@ -218,7 +218,7 @@ async def test_cancelled_creates_leave_nothing(world: SandboxWorld) -> None:
     for delay_s in (0.0, 0.005, 0.02, 0.04):
         with anyio.move_on_after(delay_s):
             await world.driver.create(world.spec(), id=new_id("sandbox"))
-        for record in await world.boxes.records():  # it was faster
+        for record in await world.sandboxes.records():  # it was faster
             await world.driver.destroy(record.id)
         assert not list(world.layout.sandboxes.iterdir())
         assert groups_of(world) == []
@@ -241,7 +241,7 @@ async def test_what_another_process_is_making_is_not_reaped(
     world: SandboxWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither a folder that is not whole yet nor the groups of one that appears while a reaper looks around."""
-    owner = Owner.me()
+    owner = LeaseHolder.me()
     fresh = world.layout.sandboxes / f".new-01ARZ3NDEKTSV4RRFFQ69G5FAV-{owner.pid}-{owner.started}-x"
     fresh.mkdir()
     made: list[Sandbox] = []

@@ -14,12 +14,13 @@ import anyio
 import pytest
 from anyio.abc import SocketStream
 
+from ropewalk.core import limits
 from ropewalk.core.errors import CallerError
 from ropewalk.core.outcomes import Termination
 from ropewalk.rollout.episodes.context import AgentContext
 from ropewalk.rollout.plan import OpenAISettings, PolicyName, RunPlan
 from ropewalk.rollout.policies.contract import PolicyFailedError
-from ropewalk.rollout.policies.model.client import RESPONSE_BYTES_MAX, ChatClient
+from ropewalk.rollout.policies.model.client import ChatClient
 from ropewalk.rollout.policies.model.policy import OpenAIPolicy
 from tests.unit.rollout.test_contexts import play
 from tests.unit.rollout.worlds import FIXED
@@ -222,7 +223,7 @@ async def test_garbage_once_is_survived(tmp_path: Path) -> None:
 async def test_an_answer_without_end(tmp_path: Path) -> None:
     async def endless(stream: SocketStream) -> None:
         await stream.send(b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\n")
-        for _ in range(2 * RESPONSE_BYTES_MAX // 65536):
+        for _ in range(2 * limits.ENDPOINT_ANSWER_BYTES_MAX // 65536):
             await stream.send(b" " * 65536)
 
     async with serving(endless) as server:

@@ -20,15 +20,15 @@ from ropewalk.orchestration.fleet import open_fleet
 from ropewalk.rollout.begin import begin_run
 from ropewalk.rollout.episodes.context import AgentContext
 from ropewalk.rollout.events import EpisodeStepped, Event
-from ropewalk.rollout.journal import Journal
+from ropewalk.rollout.journal import RunJournal
 from ropewalk.rollout.plan import Plan, PolicyName, RunPlan
 from ropewalk.rollout.policies.contract import ContextKind, PolicyEnd
 from ropewalk.rollout.policies.fixed import NoopPolicy, OraclePolicy
 from ropewalk.rollout.policies.search.policy import SearchPolicy
-from ropewalk.rollout.ports import World
+from ropewalk.rollout.ports import RunWorld
 from ropewalk.rollout.run import RunLoop
 from ropewalk.store.database import Database
-from ropewalk.testing.grading import TENANT, GradingWorld, Problem, grading_world
+from ropewalk.testing.grading import TENANT, GradedProblem, GradingWorld, grading_world
 from tests.unit.reward.worlds import grading_root  # noqa: F401
 from tests.unit.rollout.worlds import MemoryRecorder
 
@@ -69,7 +69,7 @@ def test_many():
 def test_fee():
     assert owed([77], fee=1009) == 1086
 """
-PROBLEM = Problem(
+PROBLEM = GradedProblem(
     name="money",
     before={"money/__init__.py": "", "money/owing.py": BROKEN},
     after={"money/owing.py": FIXED},
@@ -101,15 +101,17 @@ class Sed:
 
 @dataclass
 class Real:
-    world: World
-    journal: Journal
+    world: RunWorld
+    journal: RunJournal
     task: Task
-    boxes: Any
+    sandboxes: Any
 
     async def run(self, plan: Plan, policies: dict[str, Any], observe: Any = lambda event: None) -> str:
         run = begin_run(self.world, self.journal, plan, [self.task])
         await RunLoop(self.world, self.journal, run, policies=policies, observe=observe).work()
-        mine = {record.id for record in await self.boxes.records() if record.spec.labels.get("task") == self.task.id}
+        mine = {
+            record.id for record in await self.sandboxes.records() if record.spec.labels.get("task") == self.task.id
+        }
         assert not mine, "sandboxes are left"
         return run
 
@@ -152,16 +154,16 @@ async def real(root: Path, folder: Path) -> AsyncIterator[Real]:
 @asynccontextmanager
 async def _world(root: Path, folder: Path) -> AsyncIterator[Real]:
     async with grading_world(root) as made:
-        journal = Journal(Database.open(folder / "journal.db"), locks=folder / "locks")
-        world = World(
-            sandboxes=made.boxes,
+        journal = RunJournal(Database.open(folder / "journal.db"), locks=folder / "locks")
+        world = RunWorld(
+            sandboxes=made.sandboxes,
             blobs=made.blobs,
             judge=made.grader,
             recorder=MemoryRecorder(),
             fleet=open_fleet(),
             tenant=TENANT,
         )
-        yield Real(world, journal, await _task(made), made.boxes)
+        yield Real(world, journal, await _task(made), made.sandboxes)
 
 
 def plan(*names: PolicyName, **fields: Any) -> Plan:
@@ -195,7 +197,7 @@ async def test_each_policy_gets_what_it_deserves(tmp_path: Path, grading_root: P
         agents = [record for record in here.records(run) if record.policy == "sed"]
         assert [list(step.files_changed) for step in agents[0].steps] == [[], [], ["money/owing.py"], []]
         ready = {row.snapshot for row in here.journal.tasks(run)}
-        kept = {record.id for record in here.boxes.snapshots()} - ready
+        kept = {record.id for record in here.sandboxes.snapshots()} - ready
         assert all(step.snapshot not in kept for record in agents for step in record.steps), "paid ones keep nothing"
 
 
@@ -208,10 +210,10 @@ async def test_a_killed_sandbox_is_no_zero(tmp_path: Path, grading_root: Path) -
             async def run(self, context: AgentContext) -> PolicyEnd | None:
                 await context.read("money/owing.py")
                 if not destroyed:
-                    for record in await here.boxes.records():
+                    for record in await here.sandboxes.records():
                         if record.snapshot is not None:  # the episode's fork
                             destroyed.append(record.id)
-                            await here.boxes.destroy(record.id)
+                            await here.sandboxes.destroy(record.id)
                 return await super().run(context)
 
         seen: list[Event] = []

@@ -29,7 +29,7 @@ def world(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture
 def service(world: SandboxWorld) -> Sandboxes:
-    return world.boxes
+    return world.sandboxes
 
 
 @pytest.fixture

@@ -180,13 +180,14 @@ def shop(
     world: GradingWorld, folder: Path, *trees: SourceTree, wheels: tuple[str, ...] = (), parallel: int = 2
 ) -> Workshop:
     by_raw = {tree.digest: tree for tree in trees}
-    indexes = world.boxes._layout.root / "indexes"  # of the image, made once for all tests
+    indexes = world.sandboxes._layout.root / "indexes"  # of the image, made once for all tests
     indexes.mkdir(exist_ok=True)
     folder.mkdir(exist_ok=True)
     if not (folder / "indexes").exists():
         (folder / "indexes").symlink_to(indexes)
     return Workshop(
-        boxes=world.boxes, blobs=world.blobs, layers=world.layers, image=world.boxes.images.get(world.image),  # type: ignore[attr-defined]
+        sandboxes=world.sandboxes, blobs=world.blobs, layers=world.layers,
+        image=world.sandboxes.images.get(world.image),  # type: ignore[attr-defined]
         trees=lambda release: by_raw[release.raw], folder=folder, wheels=wheels,
         parallel=parallel,
     )  # fmt: skip
@@ -246,17 +247,17 @@ async def test_a_task_s_sandbox_fails_its_killers_and_the_oracle_mends_them(
     report = await build(world, tmp_path, release("1.0", OLD), release("2.0", NEW), tasks_max=1)
     task = report.tasks[0].task
     spec = SandboxSpec(tenant="tests", image=task.image, layers=task.layers, workdir=task.workdir, env=TEST_ENV)
-    box = await world.boxes.create(spec)
+    sandbox = await world.sandboxes.create(spec)
     try:
-        failing = await box.exec([*task.test_command, *task.visible_killers], cwd=task.workdir)
+        failing = await sandbox.exec([*task.test_command, *task.visible_killers], cwd=task.workdir)
         assert failing.exit_code == 1, failing.stdout
         oracle = decode(world.blobs.get(task.oracle, bytes_max=1 << 20), FileSet)
         for path, sha256 in oracle.files.items():
-            await box.write(f"{task.workdir}/{path}", world.blobs.get(sha256, bytes_max=1 << 20))
-        mended = await box.exec([*task.test_command, *task.visible_tests], cwd=task.workdir)
+            await sandbox.write(f"{task.workdir}/{path}", world.blobs.get(sha256, bytes_max=1 << 20))
+        mended = await sandbox.exec([*task.test_command, *task.visible_tests], cwd=task.workdir)
         assert mended.exit_code == 0, mended.stdout
     finally:
-        await box.close()
+        await sandbox.close()
 
 
 async def test_one_body_is_judged_by_fresh_cases(world: GradingWorld, tmp_path: Path) -> None:
@@ -276,7 +277,7 @@ async def test_mutants_of_a_private_package_in_src_layout_with_wheels_and_a_plug
     wheelhouse.mkdir()
     plugin = b"import pytest\n\n\n@pytest.fixture\ndef word():\n    return 'hawser'\n"
     make_wheel(wheelhouse, "wordplugin", files={"wordplugin.py": plugin})
-    image = world.boxes.images.get(world.image).layers  # type: ignore[attr-defined]
+    image = world.sandboxes.images.get(world.image).layers  # type: ignore[attr-defined]
     wheels = await anyio.to_thread.run_sync(
         lambda: wheel_layer(["wordplugin"], world.layers, image=image, unpack=unpack, wheelhouse=wheelhouse)
     )
@@ -374,7 +375,7 @@ def events(process: subprocess.Popen[str], until: str) -> list[list[object]]:
 
 @pytest.mark.slow
 async def test_a_killed_build_goes_on_where_it_stopped(world: GradingWorld, tmp_path: Path) -> None:
-    root = world.boxes._layout.root
+    root = world.sandboxes._layout.root
     command = [sys.executable, "-c", BUILDER, str(root), str(tmp_path)]
     repository = Path(__file__).parents[2]
 

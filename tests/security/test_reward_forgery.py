@@ -29,7 +29,7 @@ from tests.unit.reward.worlds import (
 from ropewalk.interface.task import Task
 from ropewalk.reward.bundle import apply, capture
 from ropewalk.reward.verdict import Verdict, VerdictStatus
-from ropewalk.testing.grading import GradingWorld, Problem, grading_world
+from ropewalk.testing.grading import GradedProblem, GradingWorld, grading_world
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
 
@@ -388,7 +388,7 @@ for case, *tests in [line.split("\\t") for line in sys.stdin.read().splitlines()
 
 
 async def _naive_pays(
-    world: GradingWorld, task: Task, problem: Problem, cases: Mapping[str, Mapping[str, str]]
+    world: GradingWorld, task: Task, problem: GradedProblem, cases: Mapping[str, Mapping[str, str]]
 ) -> set[str]:
     """Of these files, by name, those over which pytest exits with 0 beside the original tests. One sandbox for all."""
     folders = {str(number): name for number, name in enumerate(cases)}

@@ -29,7 +29,7 @@ from ropewalk.rollout.begin import begin_run
 from ropewalk.rollout.episodes.context import AgentContext
 from ropewalk.rollout.episodes.shelf import Shelf
 from ropewalk.rollout.events import EpisodeStarted, Event, RunEnded
-from ropewalk.rollout.journal import Journal
+from ropewalk.rollout.journal import RunJournal
 from ropewalk.rollout.plan import Plan, PolicyName, RunPlan
 from ropewalk.rollout.policies.contract import ContextKind, PolicyEnd
 from ropewalk.rollout.policies.fixed import NoopPolicy, OraclePolicy
@@ -90,13 +90,13 @@ class Observed(list[Event]):
         self.append(event)
 
 
-def expected(journal: Journal, run_id: str) -> dict[str, float]:
+def expected(journal: RunJournal, run_id: str) -> dict[str, float]:
     """Each episode's reward in a world without faults."""
     pays = {"noop": lambda seed: 0.0, "oracle": lambda seed: 1.0, "search": lambda seed: float(seed % 2)}
     return {row.id: pays[row.policy](row.seed) for row in journal.episodes(run_id)}
 
 
-def check(durable: Durable, journal: Journal, run_id: str) -> None:
+def check(durable: Durable, journal: RunJournal, run_id: str) -> None:
     """What must hold after any run that came to its end."""
     wanted = expected(journal, run_id)
     rows = journal.episodes(run_id)
@@ -114,7 +114,9 @@ def check(durable: Durable, journal: Journal, run_id: str) -> None:
     assert activities[Activity.EPISODE] == activities[Activity.VERDICT] == activities[Activity.REWARD] == sealed
 
 
-async def work(durable: Durable, journal: Journal, run_id: str, faults: Any = None, **options: Any) -> MemorySandboxes:
+async def work(
+    durable: Durable, journal: RunJournal, run_id: str, faults: Any = None, **options: Any
+) -> MemorySandboxes:
     """One process's work on the run; the sandboxes it leaves behind are the test's to look at."""
     world = durable.world()
     sandboxes: Any = world.sandboxes
@@ -127,7 +129,7 @@ async def work(durable: Durable, journal: Journal, run_id: str, faults: Any = No
     return sandboxes
 
 
-def begin(durable: Durable, journal: Journal, tasks: int = 2, plan: Plan = PLAN) -> str:
+def begin(durable: Durable, journal: RunJournal, tasks: int = 2, plan: Plan = PLAN) -> str:
     return begin_run(durable.world(), journal, plan, [durable.task(f"double {n}") for n in range(tasks)])
 
 
@@ -253,7 +255,7 @@ async def test_a_task_that_cannot_be_made_ready_is_refused_alone(folder: Path) -
     assert journal.run(run_id).state == "complete"
 
 
-class CrashingJournal(Journal):
+class CrashingJournal(RunJournal):
     """Crashes at its n-th write, before or after it is done, and writes nothing from then on."""
 
     writes = 0
@@ -281,7 +283,7 @@ class CrashingJournal(Journal):
         return object.__getattribute__(self, name)
 
 
-WRITES = {name for name, value in vars(Journal).items() if callable(value) and not name.startswith("_")} - {
+WRITES = {name for name, value in vars(RunJournal).items() if callable(value) and not name.startswith("_")} - {
     "own", "begin"
 }  # fmt: skip
 

@@ -192,7 +192,7 @@ async def build_tasks(
     image = await machines.image()
     wheels = await anyio.to_thread.run_sync(_wheels, custody, machines, plan, image.layers, wheelhouse)
     shop = Workshop(
-        boxes=machines.sandboxes,
+        sandboxes=machines.sandboxes,
         blobs=custody.blobs,
         layers=machines.layers,
         image=image,

@@ -10,7 +10,7 @@ from ropewalk.core import limits
 from ropewalk.core.errors import CallerError
 from ropewalk.core.limits import MIB
 from ropewalk.core.records import Record
-from ropewalk.machinery.profile import PROFILE_BYTES_MAX, Profile, parse_profile
+from ropewalk.machinery.profile import Profile, parse_profile
 from ropewalk.orchestration.drivers.local import LocalFleetConfig
 
 DEFAULT_PROFILE: Final = "embedded"
@@ -80,7 +80,7 @@ def open_profile(name: str | None = None) -> Profile:
         )
     try:
         with path.open("rb") as file:
-            text = file.read(PROFILE_BYTES_MAX + 1).decode()
+            text = file.read(limits.PROFILE_BYTES_MAX + 1).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise CallerError(f"The profile {path} cannot be read: {error}.") from error
     return parse_profile(text, name=path.stem, families=FAMILIES)

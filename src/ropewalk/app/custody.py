@@ -19,7 +19,7 @@ from ropewalk.app.evidence import Evidence
 from ropewalk.core.errors import CallerError, IntegrityError, UnavailableError
 from ropewalk.lake.ingest import Terms
 from ropewalk.lake.lake import Lake
-from ropewalk.lake.records import IngestResult, Step
+from ropewalk.lake.records import IngestResult, IngestStep
 from ropewalk.lake.sources import PypiSource, parse_source
 from ropewalk.machinery import drivers
 from ropewalk.machinery.profile import Profile
@@ -31,10 +31,10 @@ from ropewalk.provenance.recorder import LogRecorder
 from ropewalk.provenance.rewards import SignedRewards
 from ropewalk.provenance.statement import Activity, Link, StatementDraft
 from ropewalk.provenance.trace import Taint, Trace
-from ropewalk.provenance.verification import Finding, Verification, VerificationStatus
+from ropewalk.provenance.verification import Verification, VerificationFinding, VerificationStatus
 from ropewalk.provenance.verify import Anchors, verify_run
-from ropewalk.rollout.journal import Journal
-from ropewalk.rollout.results import read_results
+from ropewalk.rollout.journal import RunJournal
+from ropewalk.rollout.loaded import read_episodes
 from ropewalk.security.contract import Keys
 from ropewalk.security.drivers import DRIVERS as KEY_DRIVERS
 from ropewalk.security.tenants import check_tenant
@@ -87,9 +87,9 @@ class Custody:
         return Database.open(self.layout.database)
 
     @cached_property
-    def journal(self) -> Journal:
+    def journal(self) -> RunJournal:
         """Of all runs."""
-        return Journal(self.database, locks=self.layout.runs)
+        return RunJournal(self.database, locks=self.layout.runs)
 
     @cached_property
     def lineage(self) -> LineageIndex:
@@ -98,6 +98,17 @@ class Custody:
         if self.log.exists:
             index.catch_up()
         return index
+
+    def rebuild_lineage(self) -> int:
+        """Makes the lineage index anew from the log, whatever it says; returns how many statements are in it.
+
+        Raises:
+            IntegrityError: an entry of the log is no statement.
+        """
+        if not self.log.exists:
+            return 0
+        LineageIndex(self.database, self.log).rebuild()
+        return self.log.checkpoint().size
 
     @cached_property
     def recorder(self) -> LogRecorder:
@@ -175,15 +186,18 @@ class Custody:
         found = evidence.findings
         try:
             subjects.update((statement.subjects[0].sha256, None) for statement in self.signed.of_run(run))
-            loaded, differences = read_results(self.journal, self.blobs, run, log=self.signed)
-            found += [Finding(code="journal_differs", message=each.message, name=each.name) for each in differences]
+            loaded, differences = read_episodes(self.journal, self.blobs, run, log=self.signed)
+            found += [
+                VerificationFinding(code="journal_differs", message=each.message, name=each.name)
+                for each in differences
+            ]
             evidence.follow(loaded)
         except IntegrityError as error:
-            found.append(Finding(code="journal_differs", message=error.message))
+            found.append(VerificationFinding(code="journal_differs", message=error.message))
         except CallerError as error:
             if not subjects:
                 raise
-            found.append(Finding(code="journal_differs", message=error.message))
+            found.append(VerificationFinding(code="journal_differs", message=error.message))
         verified = self.verify(tuple(subjects), anchors)
         return msgspec.structs.replace(
             verified,
@@ -266,7 +280,7 @@ def source_kind(source: str) -> str:
     return "pypi" if isinstance(parsed, PypiSource) else "directory" if parsed.directory else "archive"
 
 
-def _draft(step: Step) -> StatementDraft:
+def _draft(step: IngestStep) -> StatementDraft:
     return StatementDraft(
         activity=Activity(step.activity),
         subjects=tuple(Link(name=name, sha256=sha256) for name, sha256 in step.subjects),

@@ -15,14 +15,14 @@ from ropewalk.core.errors import CallerError
 from ropewalk.core.ids import new_id
 from ropewalk.core.records import Record, digest_bytes
 from ropewalk.interface.episode import EpisodeRecord, Step, ToolResult
-from ropewalk.interface.task import Task
+from ropewalk.interface.task import FileSet, Task
 from ropewalk.rollout.episodes import tools
-from ropewalk.rollout.episodes.changes import read_file_set
 from ropewalk.rollout.episodes.materials import make_ready
 from ropewalk.rollout.episodes.shelf import Shelf
-from ropewalk.rollout.ports import World
+from ropewalk.rollout.ports import RunWorld
 from ropewalk.sandbox.sandbox import Sandbox
 from ropewalk.sandbox.sandboxes import Sandboxes
+from ropewalk.store.records import read_record
 
 TOOLS: Final = frozenset({"shell", "read", "edit"})
 """Calls that run in the sandbox; others (`answer`, a search's edits) are recorded by the files they left."""
@@ -73,7 +73,7 @@ def files_after(record: EpisodeRecord, step: int) -> dict[str, str]:
 
 def diff_lines(custody: Custody, record: EpisodeRecord, task: Task, step: int) -> list[str]:
     """What the episode changed until a step, as a unified diff."""
-    before = read_file_set(custody.blobs, task.source).files
+    before = read_record(custody.blobs, task.source, FileSet).files
     lines: list[str] = []
     for path, digest in sorted(files_after(record, step).items()):
         old = _text(custody, before.get(path, ""))
@@ -90,7 +90,7 @@ def diff_lines(custody: Custody, record: EpisodeRecord, task: Task, step: int) -
 
 @asynccontextmanager
 async def state_at(
-    world: World, sandboxes: Sandboxes, custody: Custody, record: EpisodeRecord, task: Task, *, step: int
+    world: RunWorld, sandboxes: Sandboxes, custody: Custody, record: EpisodeRecord, task: Task, *, step: int
 ) -> AsyncIterator[tuple[Sandbox, str]]:
     """A fresh sandbox in the state after a step, and one line on how that state was got. It ends with the block.
 

@@ -13,10 +13,10 @@ from ropewalk.core.errors import CallerError, IntegrityError
 from ropewalk.core.limits import ARCHIVE_BYTES_MAX, JSON_BYTES_MAX
 from ropewalk.core.records import Record, decode_own
 from ropewalk.interface.task import FileSet, Task
-from ropewalk.provenance.verification import Finding
+from ropewalk.provenance.verification import VerificationFinding
 from ropewalk.reward.bundle import Bundle
 from ropewalk.reward.spec import GraderSpec
-from ropewalk.rollout.results import RunResults
+from ropewalk.rollout.loaded import LoadedRun
 from ropewalk.store.contract import Blobs
 
 R = TypeVar("R", bound=Record)
@@ -26,7 +26,7 @@ class Evidence:
     """Follows digests; each is looked at once."""
 
     def __init__(self, blobs: Blobs) -> None:
-        self.findings: list[Finding] = []
+        self.findings: list[VerificationFinding] = []
         self._blobs = blobs
         self._seen: set[str] = set()
 
@@ -35,11 +35,11 @@ class Evidence:
         """Stored things that were compared with their digests."""
         return len(self._seen)
 
-    def follow(self, run: RunResults) -> None:
+    def follow(self, run: LoadedRun) -> None:
         """A run's tasks with their graders and answers, and its episodes with what they handed in and kept."""
         for task in run.tasks.values():
             self._task(task)
-        for result in run.results:
+        for result in run.episodes:
             if record := result.record:
                 name = f"bundle of {record.id}"
                 if record.bundle and (bundle := self._record(record.bundle, Bundle, name)):
@@ -67,7 +67,9 @@ class Evidence:
         try:
             return None if data is None else decode_own(data, kind)
         except IntegrityError as error:
-            self.findings.append(Finding(code="blob_damaged", message=f"{name}: {error.message}", name=name))
+            self.findings.append(
+                VerificationFinding(code="blob_damaged", message=f"{name}: {error.message}", name=name)
+            )
             return None
 
     def _files(self, digests: Iterable[str], name: str) -> None:
@@ -82,6 +84,10 @@ class Evidence:
             try:
                 yield self._blobs.get(digest, bytes_max=bytes_max)
             except IntegrityError as error:
-                self.findings.append(Finding(code="blob_damaged", message=f"{name}: {error.message}", name=name))
+                self.findings.append(
+                    VerificationFinding(code="blob_damaged", message=f"{name}: {error.message}", name=name)
+                )
             except CallerError as error:
-                self.findings.append(Finding(code="blob_missing", message=f"{name}: {error.message}", name=name))
+                self.findings.append(
+                    VerificationFinding(code="blob_missing", message=f"{name}: {error.message}", name=name)
+                )

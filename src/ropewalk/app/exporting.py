@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal
 
 from ropewalk.app.custody import Custody
-from ropewalk.app.reporting import results_of
-from ropewalk.core.errors import UnavailableError
+from ropewalk.app.reporting import loaded_run
+from ropewalk.machinery.files import replacing
 from ropewalk.rollout.atif import export_atif
 from ropewalk.rollout.export import export_jsonl
 from ropewalk.security.data_classes import Use, check_allowed
@@ -27,10 +25,10 @@ def exported(custody: Custody, run: str, format: Format) -> Iterator[tuple[str, 
         DeniedError: the data class of a task forbids this export (rule `data_class:…`).
         IntegrityError: the run's records are not what was signed.
     """
-    loaded = results_of(custody, run)
+    loaded = loaded_run(custody, run)
     for task in loaded.tasks.values():
         check_allowed(task.data_class, Use.EXPORT, format)
-    sealed = [result.row.id for result in loaded.results if result.record and result.reward]
+    sealed = [result.row.id for result in loaded.episodes if result.record and result.reward]
     if format == "jsonl":
         yield from zip(sealed, export_jsonl(loaded), strict=True)
         return
@@ -47,31 +45,18 @@ def write_export(custody: Custody, run: str, format: Format, out: Path) -> int:
         UnavailableError: it cannot be written there.
     """
     documents = exported(custody, run, format)
-    try:
-        if format == "jsonl":
-            return _write_whole(out, documents)
-        count = 0
-        for episode, line in documents:
-            count += _write_whole(out / f"{episode.partition(':')[2]}.json", [(episode, line)])
-        return count
-    except OSError as error:
-        raise UnavailableError(f"{out} cannot be written: {error.strerror or error}.") from error
+    if format == "jsonl":
+        return _write_whole(out, documents)
+    count = 0
+    for episode, line in documents:
+        count += _write_whole(out / f"{episode.partition(':')[2]}.json", [(episode, line)])
+    return count
 
 
 def _write_whole(file: Path, documents: Iterable[tuple[str, bytes]]) -> int:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=file.parent, prefix=".")
-    try:
-        count = 0
-        with os.fdopen(descriptor, "wb") as target:
-            for _, line in documents:
-                target.write(line)
-                count += 1
-        mask = os.umask(0)
-        os.umask(mask)
-        Path(temporary).chmod(0o666 & ~mask)
-        Path(temporary).replace(file)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    count = 0
+    with replacing(file, durable=False, mode=0o666, parents=True) as target:
+        for _, line in documents:
+            target.write(line)
+            count += 1
     return count

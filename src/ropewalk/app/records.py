@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
-
 from ropewalk.core.errors import CallerError
-from ropewalk.core.limits import JSON_BYTES_MAX
-from ropewalk.core.records import Record, decode_own
 from ropewalk.interface.episode import EpisodeRecord
 from ropewalk.interface.task import Task
-from ropewalk.reward.verdict import Verdict
-from ropewalk.rollout.journal import Journal
+from ropewalk.rollout.journal import RunJournal
 from ropewalk.rollout.rows import EpisodeRow
 from ropewalk.store.contract import Blobs
+from ropewalk.store.records import read_record
 
-R = TypeVar("R", bound=Record)
 
-
-def newest_run(journal: Journal) -> str:
+def newest_run(journal: RunJournal) -> str:
     """Id of the run that was begun last.
 
     Raises:
@@ -31,15 +25,10 @@ def newest_run(journal: Journal) -> str:
 
 def episode_of(blobs: Blobs, row: EpisodeRow) -> EpisodeRecord | None:
     """The episode's record, None where it was not played yet."""
-    return _load(blobs, row.record, EpisodeRecord)
+    return None if row.record is None else read_record(blobs, row.record, EpisodeRecord)
 
 
-def verdict_of(blobs: Blobs, row: EpisodeRow) -> Verdict | None:
-    """The verdict on an episode, None where it was not judged yet."""
-    return _load(blobs, row.verdict, Verdict)
-
-
-def task_of(journal: Journal, blobs: Blobs, run: str, task: str) -> Task:
+def task_of(journal: RunJournal, blobs: Blobs, run: str, task: str) -> Task:
     """A task of a run.
 
     Raises:
@@ -47,9 +36,5 @@ def task_of(journal: Journal, blobs: Blobs, run: str, task: str) -> Task:
     """
     for row in journal.tasks(run):
         if row.task == task:
-            return decode_own(blobs.get(row.blob, bytes_max=JSON_BYTES_MAX), Task)
+            return read_record(blobs, row.blob, Task)
     raise CallerError(f"{run} has no {task}.")
-
-
-def _load(blobs: Blobs, digest: str | None, type: type[R]) -> R | None:
-    return None if digest is None else decode_own(blobs.get(digest, bytes_max=JSON_BYTES_MAX), type)

@@ -8,10 +8,9 @@ from ropewalk.app.custody import Custody
 from ropewalk.app.machines import Machines
 from ropewalk.app.task_store import TaskStore
 from ropewalk.core.errors import CallerError, DeniedError
-from ropewalk.core.limits import JSON_BYTES_MAX
-from ropewalk.core.records import decode_own
 from ropewalk.reward.spec import GraderSpec
 from ropewalk.sandbox.contract import SandboxRecord
+from ropewalk.store.records import read_record
 
 
 async def remove_image(custody: Custody, machines: Machines, name: str) -> str:
@@ -61,5 +60,5 @@ def _tasks(custody: Custody) -> Iterator[Use]:
     for record in TaskStore(custody.layout).records():
         task = record.task
         yield task.id, task.image, set(task.layers)
-        grader = decode_own(custody.blobs.get(task.grader, bytes_max=JSON_BYTES_MAX), GraderSpec)
+        grader = read_record(custody.blobs, task.grader, GraderSpec)
         yield f"the grader of {task.id}", grader.image, set(grader.layers)

@@ -13,7 +13,7 @@ from ropewalk.core.errors import RopewalkError, UnavailableError
 from ropewalk.provenance.verify import Anchors
 from ropewalk.rollout.diagnose import findings_of as diagnose
 from ropewalk.rollout.findings import Finding
-from ropewalk.rollout.results import RunResults, load_results
+from ropewalk.rollout.loaded import LoadedRun, load_episodes
 from ropewalk.rollout.summarise import summary_of as summarise
 from ropewalk.rollout.summary import RunSummary
 
@@ -21,14 +21,14 @@ CHAINS_MAX = 300
 """Rewards whose whole chain stands in the report; the others name the command that prints it."""
 
 
-def results_of(custody: Custody, run: str) -> RunResults:
+def loaded_run(custody: Custody, run: str) -> LoadedRun:
     """Everything about a run, as far as it is.
 
     Raises:
         CallerError: no such run.
         IntegrityError: its records are not what was signed.
     """
-    return load_results(custody.journal, custody.blobs, run, log=custody.signed)
+    return load_episodes(custody.journal, custody.blobs, run, log=custody.signed)
 
 
 def summary_of(custody: Custody, run: str) -> RunSummary:
@@ -37,12 +37,12 @@ def summary_of(custody: Custody, run: str) -> RunSummary:
     Raises:
         CallerError: no such run.
     """
-    return summarise(results_of(custody, run))
+    return summarise(loaded_run(custody, run))
 
 
 def findings_of(custody: Custody, run: str) -> tuple[Finding, ...]:
     """Why the reward is as it is."""
-    return tuple(diagnose(results_of(custody, run)))
+    return tuple(diagnose(loaded_run(custody, run)))
 
 
 def report_of(custody: Custody, run: str, *, anchors: Anchors | None = None, price_file: Path | None = None,
@@ -56,7 +56,7 @@ def report_of(custody: Custody, run: str, *, anchors: Anchors | None = None, pri
         price_file: replaces the plan's.
         prices: `key=value` pairs over both.
     """
-    loaded = results_of(custody, run)
+    loaded = loaded_run(custody, run)
     summary = summarise(loaded)
     cost = cost_of_run(summary, loaded.plan.price, file=price_file, over=prices)
     rewards = [line.reward for line in summary.episodes if line.reward]

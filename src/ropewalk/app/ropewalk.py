@@ -33,7 +33,7 @@ from ropewalk.rollout.begin import begin_run, load_run
 from ropewalk.rollout.plan import Plan, PolicyName
 from ropewalk.rollout.plan_file import load_plan, plan_from_settings
 from ropewalk.rollout.policies.registry import make_policies
-from ropewalk.rollout.ports import World
+from ropewalk.rollout.ports import RunWorld
 from ropewalk.rollout.threads import in_thread
 from ropewalk.sandbox.images import ImageStore
 from ropewalk.sandbox.sandbox import Sandbox
@@ -101,10 +101,10 @@ class Ropewalk:
         return self.machines.images
 
     @property
-    def world(self) -> World:
+    def world(self) -> RunWorld:
         """All that a run touches."""
         machines, custody = self.machines, self.custody
-        return World(
+        return RunWorld(
             sandboxes=machines.sandboxes,
             blobs=custody.blobs,
             judge=Grader(machines.sandboxes, custody.blobs, tenant=custody.tenant),

@@ -13,9 +13,9 @@ from ropewalk.app.custody import Custody
 from ropewalk.core.errors import IntegrityError
 from ropewalk.reward.verdict import Reward
 from ropewalk.rollout import events
+from ropewalk.rollout.loaded import signed_reward
 from ropewalk.rollout.policies.contract import Policy
-from ropewalk.rollout.ports import World
-from ropewalk.rollout.results import signed_reward
+from ropewalk.rollout.ports import RunWorld
 from ropewalk.rollout.rows import EpisodeState, RunRow
 from ropewalk.rollout.run import RunLoop
 
@@ -69,7 +69,7 @@ class Run:
     def start(
         self,
         group: TaskGroup,
-        world: World,
+        world: RunWorld,
         policies: dict[str, Policy[Any]],
         observe: events.Observer = events.ignore,
     ) -> None:
@@ -87,7 +87,7 @@ class Run:
                 raise IntegrityError(f"The reward of {row.id} was never signed.", next_step="see `ropewalk verify`.")
         return [signed_reward(row, signed[row.reward or ""]) for row in fresh]
 
-    async def _work(self, world: World, policies: dict[str, Policy[Any]], observe: events.Observer) -> None:
+    async def _work(self, world: RunWorld, policies: dict[str, Policy[Any]], observe: events.Observer) -> None:
         def watch(event: events.Event) -> None:
             observe(event)
             if isinstance(event, events.RewardSealed):

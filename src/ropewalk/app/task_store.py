@@ -8,8 +8,8 @@ from typing import Final
 
 from ropewalk.core.errors import CallerError
 from ropewalk.core.records import canonical_bytes, decode_own
+from ropewalk.machinery.files import replace_whole
 from ropewalk.store.layout import Layout
-from ropewalk.tasks.bench import write_whole
 from ropewalk.tasks.records import TaskRecord
 
 _HEX: Final = re.compile(r"[0-9a-f]{4,32}")
@@ -26,7 +26,7 @@ class TaskStore:
         for record in records:
             path = self._folder / f"{record.id.partition(':')[2]}.json"
             if not path.exists():
-                write_whole(path, canonical_bytes(record))
+                replace_whole(path, canonical_bytes(record), parents=True)
 
     def records(self) -> tuple[TaskRecord, ...]:
         """All of them, by name."""

@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeVar
 from cyclopts import App, CycloptsError, Group, Parameter
 from rich.console import Console
 
-from ropewalk.cli.commands import Entry
+from ropewalk.cli.commands import CommandEntry
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -67,7 +67,7 @@ def interrupt_hint() -> str:
     return _HINTS[-1] if _HINTS else ""
 
 
-def run_words(words: list[str], entry: Entry) -> int:
+def run_words(words: list[str], entry: CommandEntry) -> int:
     """Loads the module of one command and runs the words on it; the first word is the command's name.
 
     Returns:

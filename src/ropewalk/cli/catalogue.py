@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ropewalk.cli.apps import HERE, Place, command, noun
+from ropewalk.cli.opening import custody, named
 from ropewalk.cli.output import print_json
 from ropewalk.cli.run_view import print_catalogue
-from ropewalk.cli.session import custody, named
 
 app = noun("catalogue", "Which tasks to keep, watch, retire or repair, from what was measured.")
 

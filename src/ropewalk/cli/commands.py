@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Entry(NamedTuple):
+class CommandEntry(NamedTuple):
     """One top-level command. Its module `ropewalk.cli.MODULE` holds a cyclopts `app` of the same name."""
 
     name: str
@@ -14,30 +14,32 @@ class Entry(NamedTuple):
 
 
 START = (
-    Entry("demo", "demo", "The main job end to end: sources to signed rewards, their trace and their cost"),
-    Entry("doctor", "doctor", "What this machine can do, driver by driver, and how to get the rest"),
+    CommandEntry("demo", "demo", "The main job end to end: sources to signed rewards, their trace and their cost"),
+    CommandEntry("doctor", "doctor", "What this machine can do, driver by driver, and how to get the rest"),
 )
 EVERYDAY = (
-    Entry("run", "run", "Run a plan, or a package of your own: tasks × forks × policies, graded and signed"),
-    Entry("report", "report", "A run's report: table here, charts in one HTML file"),
-    Entry("trace", "trace", "From a reward back to the raw files and their licences"),
-    Entry("verify", "verify", "Check every signature, digest and the log of a run"),
-    Entry("diagnose", "diagnose", "Why the reward is flat: groups without advantage, truncations, time per stage"),
-    Entry("export", "export", "A run's trajectories and rewards for a trainer"),
-    Entry("cost", "cost", "What a run's sandboxes and rollouts cost, and how that follows from the price file"),
+    CommandEntry("run", "run", "Run a plan, or a package of your own: tasks × forks × policies, graded and signed"),
+    CommandEntry("report", "report", "A run's report: table here, charts in one HTML file"),
+    CommandEntry("trace", "trace", "From a reward back to the raw files and their licences"),
+    CommandEntry("verify", "verify", "Check every signature, digest and the log of a run"),
+    CommandEntry(
+        "diagnose", "diagnose", "Why the reward is flat: groups without advantage, truncations, time per stage"
+    ),
+    CommandEntry("export", "export", "A run's trajectories and rewards for a trainer"),
+    CommandEntry("cost", "cost", "What a run's sandboxes and rollouts cost, and how that follows from the price file"),
 )
 NOUNS = (
-    Entry("sandbox", "sandbox", "Create, use, snapshot, fork and end sandboxes"),
-    Entry("snapshot", "snapshot", "Saved states of sandboxes: list, remove"),
-    Entry("image", "image", "Images that sandboxes start from"),
-    Entry("lake", "lake", "The raw zone and its commits"),
-    Entry("task", "task", "Build tasks from releases, list and show them"),
-    Entry("episode", "episode", "Show, diff, replay an episode; attach to its sandbox at any step"),
-    Entry("reward", "reward", "Rewards of a run"),
-    Entry("catalogue", "catalogue", "Which tasks to keep, watch, retire or repair"),
-    Entry("provenance", "provenance", "What a source touched; checkpoints of the log"),
-    Entry("keys", "keys", "Signing keys: make, export to pin, rotate, revoke"),
-    Entry("bench", "bench", "Measure every promise beside its peer"),
+    CommandEntry("sandbox", "sandbox", "Create, use, snapshot, fork and end sandboxes"),
+    CommandEntry("snapshot", "snapshot", "Saved states of sandboxes: list, remove"),
+    CommandEntry("image", "image", "Images that sandboxes start from"),
+    CommandEntry("lake", "lake", "The raw zone and its commits"),
+    CommandEntry("task", "task", "Build tasks from releases, list and show them"),
+    CommandEntry("episode", "episode", "Show, diff, replay an episode; attach to its sandbox at any step"),
+    CommandEntry("reward", "reward", "Rewards of a run"),
+    CommandEntry("catalogue", "catalogue", "Which tasks to keep, watch, retire or repair"),
+    CommandEntry("provenance", "provenance", "What a source touched; checkpoints of the log"),
+    CommandEntry("keys", "keys", "Signing keys: make, export to pin, rotate, revoke"),
+    CommandEntry("bench", "bench", "Measure every promise beside its peer"),
 )
 GROUPS = (("Start here", START), ("Everyday", EVERYDAY), ("Nouns", NOUNS))
 EXAMPLES = (
@@ -47,7 +49,7 @@ EXAMPLES = (
 )
 
 
-def entries() -> tuple[Entry, ...]:
+def entries() -> tuple[CommandEntry, ...]:
     """All top-level commands, in the order of the help."""
     return tuple(entry for _, group in GROUPS for entry in group)
 

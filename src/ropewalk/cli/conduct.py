@@ -80,7 +80,7 @@ def finish(
 ) -> Path:
     """Writes the report, prints the outcome and what to do next (nothing with `json`). Returns the report's path."""
     from ropewalk.app.costs import cost_of_run, usd
-    from ropewalk.app.reporting import findings_of, results_of, write_report
+    from ropewalk.app.reporting import findings_of, loaded_run, write_report
 
     path = write_report(custody, summary.run, report, anchors=anchors)
     if json:
@@ -95,7 +95,7 @@ def finish(
     say()
     say(f"Run      {summary.run}  ({summary.state})", style="bold")
     say(f"Report   {path}")
-    cost = cost_of_run(summary, results_of(custody, summary.run).plan.price)
+    cost = cost_of_run(summary, loaded_run(custody, summary.run).plan.price)
     anchors_said = " and ".join(usd(anchor.usd_sandbox_h) for anchor in cost.anchors)
     rollout = f", {usd(cost.usd_rollout)} per rollout" if cost.usd_rollout is not None else ""
     say(f"Cost     {usd(cost.usd_sandbox_h)} per sandbox-hour{rollout}; others ask {anchors_said} (`ropewalk cost`)")

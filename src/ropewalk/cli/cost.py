@@ -8,8 +8,8 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from ropewalk.cli.apps import HERE, Place, verb
+from ropewalk.cli.opening import custody, named
 from ropewalk.cli.output import print_json, print_table
-from ropewalk.cli.session import custody, named
 
 app = verb("cost", examples=["ropewalk cost", "ropewalk cost run:01JDY… --prices mine.toml --set utilisation=0.3"])
 
@@ -33,12 +33,12 @@ def cost(
     """
     from ropewalk.app.costs import cost_lines, cost_of_run
     from ropewalk.app.records import newest_run
-    from ropewalk.app.reporting import results_of, summary_of
+    from ropewalk.app.reporting import loaded_run, summary_of
 
     with custody(place) as kept:
         chosen = named(run, "run") if run else newest_run(kept.journal)
         summary = summary_of(kept, chosen)
-        made = cost_of_run(summary, results_of(kept, chosen).plan.price, file=prices, over=set or ())
+        made = cost_of_run(summary, loaded_run(kept, chosen).plan.price, file=prices, over=set or ())
     if json:
         print_json({"run": chosen, "cost": made})
         return 0

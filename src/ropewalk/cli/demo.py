@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from ropewalk.cli.apps import HERE, Place, on_interrupt, verb
+from ropewalk.cli.opening import opened
 from ropewalk.cli.output import console, print_json, say
-from ropewalk.cli.session import opened
 
 if TYPE_CHECKING:
     from ropewalk.app.ropewalk import Ropewalk

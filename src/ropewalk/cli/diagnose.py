@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ropewalk.cli.apps import HERE, Place, verb
+from ropewalk.cli.opening import custody, named
 from ropewalk.cli.output import print_json, print_table, say
 from ropewalk.cli.run_view import print_findings
-from ropewalk.cli.session import custody, named
 
 app = verb("diagnose", examples=["ropewalk diagnose run:01JDY…", "ropewalk diagnose --json"])
 

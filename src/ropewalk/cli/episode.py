@@ -8,8 +8,8 @@ from cyclopts import Parameter
 
 from ropewalk.cli.apps import HERE, Place, command, noun
 from ropewalk.cli.board import Board
+from ropewalk.cli.opening import custody, named, opened
 from ropewalk.cli.output import print_json, print_table, say
-from ropewalk.cli.session import custody, named, opened
 
 if TYPE_CHECKING:
     from ropewalk.interface.episode import EpisodeRecord, Step

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Literal
 
 from ropewalk.cli.apps import HERE, Place, verb
+from ropewalk.cli.opening import custody, named
 from ropewalk.cli.output import print_json, say
-from ropewalk.cli.session import custody, named
 
 app = verb(
     "export",

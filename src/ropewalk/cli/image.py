@@ -6,8 +6,8 @@ from pathlib import Path
 
 from ropewalk.cli.apps import HERE, Place, command, noun
 from ropewalk.cli.board import Board
+from ropewalk.cli.opening import custody, opened
 from ropewalk.cli.output import print_json, print_table, say
-from ropewalk.cli.session import custody, opened
 
 app = noun("image", "Images: root file systems, unpacked and addressed by their content.")
 

@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 from ropewalk.cli.apps import HERE, Place, command, noun
+from ropewalk.cli.opening import custody
 from ropewalk.cli.output import print_json, print_table, say
-from ropewalk.cli.session import custody
 
 app = noun("keys", "Signing keys: one Ed25519 and one ML-DSA-65 key that sign together.")
 

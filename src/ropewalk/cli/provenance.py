@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from ropewalk.cli.apps import HERE, Place, command, noun
+from ropewalk.cli.opening import custody
 from ropewalk.cli.output import print_json, print_table, say
-from ropewalk.cli.session import custody
 
 app = noun("provenance", "What a source touched, and checkpoints of the log to keep elsewhere.")
 
@@ -34,6 +34,22 @@ def taint(subject: str, *, kind: str = "", json: bool = False, place: Place = HE
             empty="Nothing was made from it.",
         )
     return EXIT_TAINTED if nodes else 0
+
+
+@command(app, "index", examples=["ropewalk provenance index"])
+def index(*, json: bool = False, place: Place = HERE) -> int:
+    """Makes the lineage index anew from the log, where the two disagree. Verify the log first: it is believed.
+
+    Args:
+        json: Print JSON.
+    """
+    with custody(place) as kept:
+        size = kept.rebuild_lineage()
+    if json:
+        print_json({"statements": size})
+    else:
+        say(f"{size} statements are indexed.")
+    return 0
 
 
 @command(app, "checkpoint", examples=["ropewalk provenance checkpoint /mnt/usb/checkpoint"])

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from cyclopts import App
 
-from ropewalk.cli.commands import GROUPS, Entry
+from ropewalk.cli.commands import GROUPS, CommandEntry
 from ropewalk.cli.entry import main
 
 HEAD = """# Command line
@@ -48,7 +48,7 @@ def reference() -> str:
     return "\n".join(parts)
 
 
-def command_words(entry: Entry) -> Iterator[tuple[str, ...]]:
+def command_words(entry: CommandEntry) -> Iterator[tuple[str, ...]]:
     """Every path of words below a top-level command that leads to a command."""
     app: App = importlib.import_module(f"ropewalk.cli.{entry.module}").app
     if app.default_command:

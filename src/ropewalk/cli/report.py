@@ -8,9 +8,9 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from ropewalk.cli.apps import HERE, Place, verb
+from ropewalk.cli.opening import custody, named
 from ropewalk.cli.output import print_json, say
 from ropewalk.cli.run_view import print_catalogue, print_summary
-from ropewalk.cli.session import custody, named
 
 app = verb(
     "report",

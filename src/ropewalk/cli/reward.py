@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from ropewalk.cli.apps import HERE, Place, command, noun
+from ropewalk.cli.opening import custody, named
 from ropewalk.cli.output import print_json, print_table, say
-from ropewalk.cli.session import custody, named
 
 app = noun("reward", "Signed rewards. None is unscored, never 0.")
 
@@ -20,11 +20,11 @@ def ls(run: str | None = None, *, json: bool = False, place: Place = HERE) -> in
         json: Print JSON.
     """
     from ropewalk.app.records import newest_run
-    from ropewalk.app.reporting import results_of
+    from ropewalk.app.reporting import loaded_run
 
     with custody(place) as kept:
         chosen = named(run, "run") if run else newest_run(kept.journal)
-        rewards = [result.reward for result in results_of(kept, chosen).results if result.reward]
+        rewards = [result.reward for result in loaded_run(kept, chosen).episodes if result.reward]
     if json:
         print_json(rewards)
         return 0

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 from cyclopts import App, Group, Parameter
 
 from ropewalk.cli.apps import HERE, Place, command, on_interrupt, verb
+from ropewalk.cli.opening import custody, named, opened
 from ropewalk.cli.output import print_json, print_table
-from ropewalk.cli.session import custody, named, opened
 from ropewalk.core.errors import CallerError
 
 app: App = verb(

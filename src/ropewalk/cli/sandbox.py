@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 from cyclopts import Parameter
 
 from ropewalk.cli.apps import HERE, Place, command, noun
+from ropewalk.cli.opening import named, opened
 from ropewalk.cli.output import print_json, print_table, say
-from ropewalk.cli.session import named, opened
 from ropewalk.core import limits
 from ropewalk.core.errors import CallerError
 from ropewalk.core.limits import MIB
@@ -105,16 +105,16 @@ async def exec_(
         raise CallerError("A detached command has no input.", next_step="give --detach or --stdin.")
     line = words[0] if len(words) == 1 else list(words)
     variables = _variables(env or [])
-    async with _reached(place, sandbox) as box:
+    async with _reached(place, sandbox) as reached:
         if detach:
-            process = await box.start(line, cwd=cwd, env=variables, user=user, detach=True)
+            process = await reached.start(line, cwd=cwd, env=variables, user=user, detach=True)
             if process.pid is not None:
                 print(process.pid)
                 return 0
             result = await process.wait()
         else:
             result = await stream(
-                box, line, cwd=cwd, env=variables, user=user, timeout_s=timeout_s, stdin=stdin
+                reached, line, cwd=cwd, env=variables, user=user, timeout_s=timeout_s, stdin=stdin
             )  # fmt: skip
     if result.start_error:
         say_error(f"The command cannot be started: {result.start_error}.")
@@ -147,11 +147,11 @@ async def cp(source: str, target: str, *, place: Place = HERE) -> int:
     if (ends.source is None) == (ends.target is None):
         raise CallerError("Exactly one of the two must be inside a sandbox.", next_step="write it as ID:/path.")
     id, inside = ends.target or ends.source or ("", "")
-    async with _reached(place, id) as box:
+    async with _reached(place, id) as reached:
         if ends.target:
-            await copy_in(box, Path(source), inside)
+            await copy_in(reached, Path(source), inside)
         else:
-            await copy_out(box, inside, Path(target))
+            await copy_out(reached, inside, Path(target))
     return 0
 
 
@@ -164,8 +164,8 @@ async def snapshot(sandbox: str, *, label: str = "", json: bool = False, place: 
         label: A name for people.
         json: Print JSON.
     """
-    async with _reached(place, sandbox) as box:
-        saved = await box.snapshot(label)
+    async with _reached(place, sandbox) as reached:
+        saved = await reached.snapshot(label)
         print_json(saved.record) if json else print(saved.id)
     return 0
 
@@ -187,10 +187,10 @@ async def fork(snapshot: str, *, count: int = 1, json: bool = False, place: Plac
         saved = rw.sandboxes.snapshot(named(snapshot, "snapshot"))
         made = []
         for _ in range(count):
-            box = await saved.fork_one(lease=Lease.DETACHED)
-            made.append(box.record)
+            forked = await saved.fork_one(lease=Lease.DETACHED)
+            made.append(forked.record)
             if not json:
-                print(box.id, flush=True)
+                print(forked.id, flush=True)
         if json:
             print_json(made)
     return 0
@@ -234,8 +234,8 @@ async def attach(
     from ropewalk.sandbox.attach import SHELL
     from ropewalk.sandbox.attach import attach as connect
 
-    async with _reached(place, sandbox) as box:
-        return result_code(await connect(box, list(words) or SHELL))
+    async with _reached(place, sandbox) as reached:
+        return result_code(await connect(reached, list(words) or SHELL))
 
 
 @command(app, "kill", examples=["ropewalk sandbox kill ID", "ropewalk sandbox kill --all"])
@@ -260,11 +260,11 @@ async def kill(*sandboxes: str, all: bool = False, place: Place = HERE) -> int:
 async def _reached(place: Place, sandbox: str) -> AsyncIterator[Sandbox]:
     """A sandbox that runs, by its id; it goes on afterwards."""
     async with opened(place) as rw:
-        box = await rw.sandboxes.open(named(sandbox, "sandbox"))
+        reached = await rw.sandboxes.open(named(sandbox, "sandbox"))
         try:
-            yield box
+            yield reached
         finally:
-            await box.disconnect()
+            await reached.disconnect()
 
 
 def _variables(pairs: list[str]) -> dict[str, str]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ropewalk.cli.apps import HERE, Place, command, noun
+from ropewalk.cli.opening import named, opened
 from ropewalk.cli.output import print_json, print_table, say
-from ropewalk.cli.session import named, opened
 from ropewalk.core.errors import CallerError, DeniedError
 
 app = noun("snapshot", "Saved states of sandboxes: list and remove. `sandbox snapshot` saves, `sandbox fork` starts.")

@@ -21,7 +21,7 @@ PIECE_BYTES = 64 * 1024
 
 
 async def stream(
-    box: Sandbox,
+    sandbox: Sandbox,
     command: str | Sequence[str],
     *,
     cwd: str | None,
@@ -31,7 +31,7 @@ async def stream(
     stdin: bool,
 ) -> ExecResult:
     """Runs it to its end; its output is on our standard output and error by then. Cancelled, it is ended."""
-    process = await box.start(command, cwd=cwd, env=env, user=user, timeout_s=timeout_s, stdin=stdin)
+    process = await sandbox.start(command, cwd=cwd, env=env, user=user, timeout_s=timeout_s, stdin=stdin)
     async with process, anyio.create_task_group() as group:
         if stdin:
             group.start_soon(_feed, process, sys.stdin.fileno())

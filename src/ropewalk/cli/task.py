@@ -9,8 +9,8 @@ from cyclopts import Parameter
 
 from ropewalk.cli.apps import HERE, Place, command, noun, on_interrupt
 from ropewalk.cli.board import Board
+from ropewalk.cli.opening import custody, opened
 from ropewalk.cli.output import print_json, print_table, say
-from ropewalk.cli.session import custody, opened
 
 if TYPE_CHECKING:
     from ropewalk.lake.records import IngestResult

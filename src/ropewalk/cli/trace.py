@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ropewalk.cli.apps import HERE, Place, verb
+from ropewalk.cli.opening import custody
 from ropewalk.cli.output import print_json, say
-from ropewalk.cli.session import custody
 
 app = verb("trace", examples=["ropewalk trace reward:01JDY…", "ropewalk trace task:0123… --json"])
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ropewalk.cli.apps import HERE, Place, verb
+from ropewalk.cli.opening import custody, named
 from ropewalk.cli.output import print_json, say
-from ropewalk.cli.session import custody, named
 
 if TYPE_CHECKING:
     from ropewalk.provenance.verification import Verification

@@ -19,6 +19,15 @@ FRAME_BYTES_MAX: Final = 1 * MIB
 """One frame of the guest agent's protocol."""
 FILE_BYTES_MAX: Final = 64 * MIB
 """One file read from or written to a sandbox in one call."""
+FILE_CALL_TIMEOUT_S: Final = 120.0
+"""For one call's answer, and for each piece of an upload to be taken. Then the sandbox is ended."""
+LIST_ENTRIES_MAX: Final = 100_000
+"""Of one listing."""
+EXEC_START_WAIT_S: Final = 60.0
+"""For the guest agent's word that a command runs. Then the sandbox is ended."""
+EXEC_KILL_WAIT_S: Final = 15.0
+"""After a command's time limit, for the guest agent's word that its process tree is gone; the agent gives up on its
+own after 10 s. Then the sandbox is ended: what runs beside the agent may have starved it."""
 
 # Sandboxes
 SANDBOX_MEMORY_BYTES: Final = 512 * MIB
@@ -38,6 +47,20 @@ TREE_BYTES_MAX: Final = 8 * GIB
 BUNDLE_FILES_MAX: Final = 200
 BUNDLE_FILE_BYTES_MAX: Final = 2 * MIB
 BUNDLE_BYTES_MAX: Final = 8 * MIB
+BUNDLE_PATH_BYTES_MAX: Final = 1_000
+BUNDLE_NAME_BYTES_MAX: Final = 255
+"""One component of a path."""
+
+# Tools of an agent's episode, whose descriptions say so
+TOOL_CALLS_MAX: Final = 16
+"""In one answer of a model; what is past it is dropped."""
+TOOL_OUTPUT_CHARS_MAX: Final = 16_000
+"""Of one result; the middle of what is longer is cut, with a marker."""
+TOOL_READ_LINES_MAX: Final = 400
+TOOL_EDIT_BYTES_MAX: Final = 1 * MIB
+TOOL_SHELL_TIMEOUT_S: Final = 60.0
+TOOL_SHELL_TIMEOUT_S_MAX: Final = 300.0
+"""That a call may ask for."""
 
 # Archives
 ARCHIVE_MEMBERS_MAX: Final = 20_000
@@ -58,6 +81,12 @@ DOWNLOAD_TOTAL_TIMEOUT_S: Final = 600.0
 DOWNLOAD_ATTEMPTS_MAX: Final = 4
 
 # Documents
+PLAN_BYTES_MAX: Final = 1 * MIB
+PROFILE_BYTES_MAX: Final = 64 * KIB
+SECRET_BYTES_MAX: Final = 64 * KIB
+"""A file that holds a key or a passphrase."""
+ENDPOINT_ANSWER_BYTES_MAX: Final = 8 * MIB
+"""One answer of a model's endpoint."""
 JSON_DEPTH_MAX: Final = 32
 JSON_BYTES_MAX: Final = 16 * MIB
 STATEMENT_BYTES_MAX: Final = 64 * KIB - 1

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from ropewalk.lake.archives import ArchiveError, ArchiveFault, Caps, Unpacked, canonical_tar, survey, unpack
+from ropewalk.lake.archives import Unpacked, canonical_tar, survey, unpack
 from ropewalk.lake.commits import BranchMovedError, diff
 from ropewalk.lake.downloads import Fetcher, Progress
 from ropewalk.lake.index import index_url
 from ropewalk.lake.ingest import Terms
-from ropewalk.lake.lake import Lake, Verified
+from ropewalk.lake.lake import Lake, VerifiedCommit
+from ropewalk.lake.members import ArchiveError, ArchiveFault, Caps
 from ropewalk.lake.pypi import read_pins
 from ropewalk.lake.records import (
     Attestation,
     Change,
     Commit,
     IngestResult,
+    IngestStep,
     LicenceBasis,
     LicenceRecord,
     Pin,
     RawRecord,
     Release,
-    Step,
 )
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "Commit",
     "Fetcher",
     "IngestResult",
+    "IngestStep",
     "Lake",
     "LicenceBasis",
     "LicenceRecord",
@@ -39,10 +41,9 @@ __all__ = [
     "Progress",
     "RawRecord",
     "Release",
-    "Step",
     "Terms",
     "Unpacked",
-    "Verified",
+    "VerifiedCommit",
     "canonical_tar",
     "diff",
     "index_url",

@@ -15,10 +15,8 @@ from typing import IO, Final
 
 from ropewalk.core.errors import CallerError, UnavailableError
 from ropewalk.core.records import Record
-from ropewalk.lake.members import DEFAULT_CAPS, ArchiveError, ArchiveFault, Caps, Ledger
+from ropewalk.lake.members import DEFAULT_CAPS, ArchiveError, ArchiveFault, Caps, MemberLedger
 from ropewalk.lake.readers import Member, walk
-
-__all__ = ["DEFAULT_CAPS", "ArchiveError", "ArchiveFault", "Caps", "Unpacked", "canonical_tar", "survey", "unpack"]
 
 _CHUNK_BYTES: Final = 256 * 1024
 
@@ -115,7 +113,7 @@ def canonical_tar(files: Mapping[str, bytes], *, executable: Collection[str] = (
     Raises:
         CallerError: a path that `unpack` would refuse (an `ArchiveError`), or more files or bytes than it allows.
     """
-    ledger = Ledger("<new>", DEFAULT_CAPS, packed_bytes=sum(map(len, files.values())))
+    ledger = MemberLedger("<new>", DEFAULT_CAPS, packed_bytes=sum(map(len, files.values())))
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT, encoding="utf-8") as tar:
         for path in sorted(files):

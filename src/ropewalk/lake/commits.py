@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ropewalk.core.errors import CallerError, IntegrityError, UnavailableError
-from ropewalk.core.limits import JSON_BYTES_MAX
-from ropewalk.core.records import canonical_bytes, decode_own
-from ropewalk.lake.files import exclusively, read_text, replace_text
-from ropewalk.lake.records import Change, Commit, check_tenant
+from ropewalk.core.records import canonical_bytes
+from ropewalk.lake.files import read_text
+from ropewalk.lake.records import Change, Commit
+from ropewalk.machinery.files import locked, replace_whole
+from ropewalk.security.tenants import check_tenant
 from ropewalk.store.contract import Blobs
+from ropewalk.store.records import read_record
 
 _BRANCH = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 _HEX = frozenset("0123456789abcdef")
@@ -80,12 +82,12 @@ class Commits:
             raise CallerError("A commit's parents must hold the head that it is to follow.")
         digest = self._blobs.put(canonical_bytes(commit))
         # Before the branch moves, so that every commit that a branch ever had is found by its id.
-        replace_text(self._index / digest[:32], digest)
-        with exclusively(self._branches):
+        replace_whole(self._index / digest[:32], f"{digest}\n".encode(), parents=True)
+        with locked(self._branches / ".lock", parents=True):
             found = read_text(path)
             if found != expected:
                 raise BranchMovedError(branch, expected, found)
-            replace_text(path, digest)
+            replace_whole(path, f"{digest}\n".encode(), parents=True)
         return digest
 
     def load(self, id: str) -> Commit:
@@ -103,7 +105,7 @@ class Commits:
             raise CallerError(f"No commit {id} of tenant {self.tenant}.", next_step="`ropewalk lake log` lists them.")
         if not self._blobs.exists(digest):
             raise IntegrityError(f"Commit {digest} is lost: the blob store does not hold it.")
-        commit = decode_own(self._blobs.get(digest, bytes_max=JSON_BYTES_MAX), Commit, what=f"commit {digest}")
+        commit = read_record(self._blobs, digest, Commit, what=f"commit {digest}")
         if commit.tenant != self.tenant:
             raise IntegrityError(f"Commit {digest} is tenant {commit.tenant!r}'s, filed under {self.tenant!r}.")
         return commit

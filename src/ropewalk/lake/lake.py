@@ -25,7 +25,7 @@ from ropewalk.store.layout import Layout
 _COMMIT_ATTEMPTS_MAX: Final = 20
 
 
-class Verified(Record):
+class VerifiedCommit(Record):
     """What `Lake.verify` read and found whole."""
 
     commit: str
@@ -142,7 +142,7 @@ class Lake:
         commits = self._commits(tenant)
         return diff(commits.load(before) if before is not None else None, commits.load(after))
 
-    def verify(self, id: str, *, tenant: str) -> Verified:
+    def verify(self, id: str, *, tenant: str) -> VerifiedCommit:
         """Reads a commit's every record and file.
 
         Raises:
@@ -159,7 +159,7 @@ class Lake:
             with zone.open(record) as file:
                 while chunk := file.read(limits.MIB):
                     total += len(chunk)
-        return Verified(commit=commit.id, files=len(commit.entries), bytes=total)
+        return VerifiedCommit(commit=commit.id, files=len(commit.entries), bytes=total)
 
     def _zone(self, tenant: str) -> RawZone:
         return RawZone(self._root, self._blobs, tenant=tenant)

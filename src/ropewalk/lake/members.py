@@ -69,7 +69,7 @@ class Caps(Record):
 DEFAULT_CAPS = Caps()
 
 
-class Ledger:
+class MemberLedger:
     """Checks an archive's members one after another and counts them."""
 
     def __init__(self, archive: str, caps: Caps, *, packed_bytes: int) -> None:

@@ -16,8 +16,10 @@ from packaging.utils import canonicalize_version
 from ropewalk.core.errors import CallerError, IntegrityError
 from ropewalk.core.limits import ARCHIVE_BYTES_MAX, MIB
 from ropewalk.core.records import canonical_bytes, decode_own
-from ropewalk.lake.files import read_text, replace_text
-from ropewalk.lake.records import RawRecord, check_tenant
+from ropewalk.lake.files import read_text
+from ropewalk.lake.records import RawRecord
+from ropewalk.machinery.files import replace_whole
+from ropewalk.security.tenants import check_tenant
 from ropewalk.store.contract import Blobs
 
 _RECORD_BYTES_MAX = 1 * MIB
@@ -47,9 +49,9 @@ class RawZone:
         if stored != record.sha256:
             raise IntegrityError(f"{record.name}: wrong sha256. Expected {record.sha256}, got {stored}.")
         digest = self._blobs.put(canonical_bytes(record))
-        replace_text(self._by_content(record.sha256), digest)
+        replace_whole(self._by_content(record.sha256), f"{digest}\n".encode(), parents=True)
         if record.source.startswith("pypi:"):
-            replace_text(self._by_release(record.distribution, record.version), digest)
+            replace_whole(self._by_release(record.distribution, record.version), f"{digest}\n".encode(), parents=True)
         return new
 
     def find(self, sha256: str) -> RawRecord | None:

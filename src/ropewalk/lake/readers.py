@@ -20,7 +20,7 @@ from typing import IO, Final
 from ropewalk.core.errors import CallerError, UnavailableError
 from ropewalk.core.limits import MIB
 from ropewalk.core.records import Record
-from ropewalk.lake.members import ArchiveFault, Caps, Ledger
+from ropewalk.lake.members import ArchiveFault, Caps, MemberLedger
 
 _CHUNK_BYTES: Final = 256 * 1024
 _SPOOL_BYTES: Final = 16 * MIB
@@ -47,7 +47,7 @@ Visit = Callable[[Member, Callable[[], IO[bytes]]], None]
 """Gets a member and what opens its content."""
 
 
-def walk(source: Path | bytes, caps: Caps, visit: Visit, *, name: str = "") -> Ledger:
+def walk(source: Path | bytes, caps: Caps, visit: Visit, *, name: str = "") -> MemberLedger:
     """Visits every member in the archive's order, then checks the archive's end and its links.
 
     Args:
@@ -65,7 +65,7 @@ def walk(source: Path | bytes, caps: Caps, visit: Visit, *, name: str = "") -> L
         file.seek(0)
         head = file.read(512)
         file.seek(0)
-        ledger = Ledger(label, caps, packed_bytes=size)
+        ledger = MemberLedger(label, caps, packed_bytes=size)
         try:
             if head.startswith(b"\x1f\x8b"):
                 with _inflated(file, ledger, caps) as plain:
@@ -107,7 +107,7 @@ def _opened(source: Path | bytes) -> Iterator[IO[bytes]]:
 
 
 @contextlib.contextmanager
-def _inflated(file: IO[bytes], ledger: Ledger, caps: Caps) -> Iterator[IO[bytes]]:
+def _inflated(file: IO[bytes], ledger: MemberLedger, caps: Caps) -> Iterator[IO[bytes]]:
     """The gzip stream's content, which must end where the file ends, with the check sum that it promises."""
     allowed = caps.bytes_max + _HEADER_BYTES * caps.members_max
     state = zlib.decompressobj(wbits=31)
@@ -134,7 +134,7 @@ def _inflated(file: IO[bytes], ledger: Ledger, caps: Caps) -> Iterator[IO[bytes]
         yield plain
 
 
-def _walk_tar(file: IO[bytes], ledger: Ledger, visit: Visit) -> None:
+def _walk_tar(file: IO[bytes], ledger: MemberLedger, visit: Visit) -> None:
     with tarfile.open(fileobj=file, mode="r:", encoding="utf-8") as tar:
         while (entry := tar.next()) is not None:
             path = ledger.enter(entry.name, directory=entry.isdir())
@@ -153,7 +153,7 @@ def _walk_tar(file: IO[bytes], ledger: Ledger, visit: Visit) -> None:
         raise ledger.fault(ArchiveFault.DAMAGED, "it is truncated")
 
 
-def _tar_member(entry: tarfile.TarInfo, path: str, ledger: Ledger) -> Member:
+def _tar_member(entry: tarfile.TarInfo, path: str, ledger: MemberLedger) -> Member:
     if entry.isdir():
         return Member(path=path, directory=True, executable=False, size=0, link=None)
     if entry.issym() or entry.islnk():
@@ -173,7 +173,7 @@ def _tar_member(entry: tarfile.TarInfo, path: str, ledger: Ledger) -> Member:
     return Member(path=path, directory=False, executable=bool(entry.mode & 0o100), size=entry.size, link=None)
 
 
-def _link_target(base: str, target: str, path: str, ledger: Ledger) -> str:
+def _link_target(base: str, target: str, path: str, ledger: MemberLedger) -> str:
     if target.startswith("/"):
         raise ledger.fault(ArchiveFault.LINK, f"a link to {target[:200]!r}", member=path)
     parts = base.split("/") if base else []
@@ -187,7 +187,7 @@ def _link_target(base: str, target: str, path: str, ledger: Ledger) -> str:
     return "/".join(parts)
 
 
-def _walk_zip(file: IO[bytes], ledger: Ledger, visit: Visit) -> None:
+def _walk_zip(file: IO[bytes], ledger: MemberLedger, visit: Visit) -> None:
     with zipfile.ZipFile(file) as archive:
         for entry in archive.infolist():
             if entry.orig_filename != entry.filename:
@@ -205,7 +205,7 @@ def _walk_zip(file: IO[bytes], ledger: Ledger, visit: Visit) -> None:
             visit(member, lambda entry=entry: archive.open(entry))  # type: ignore[misc]
 
 
-def _check_zip_entry(entry: zipfile.ZipInfo, mode: int, path: str, ledger: Ledger) -> None:
+def _check_zip_entry(entry: zipfile.ZipInfo, mode: int, path: str, ledger: MemberLedger) -> None:
     kind = stat.S_IFMT(mode)
     if kind == stat.S_IFLNK:
         raise ledger.fault(ArchiveFault.LINK, "a link in a zip", member=path)

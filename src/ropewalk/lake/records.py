@@ -2,34 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from enum import StrEnum
 from typing import Any, Final
 
-from ropewalk.core.errors import CallerError
 from ropewalk.core.records import Record, content_id, digest, to_plain
-
-_TENANT = re.compile(r"[a-z0-9][a-z0-9-]{0,38}")
 
 NO_HUMAN_DATA: Final = (
     "Published software and its tests. It was not collected from or about people, and holds no personal data "
     "but the names that its authors put there themselves."
 )
 """What is attested of a raw file, unless the caller words it otherwise."""
-
-
-def check_tenant(tenant: str) -> str:
-    """The tenant itself.
-
-    Raises:
-        CallerError: not `[a-z0-9][a-z0-9-]{0,38}`.
-    """
-    if not _TENANT.fullmatch(tenant):
-        raise CallerError(
-            f"{tenant[:60]!r} is not a tenant's name.",
-            next_step="use 1 to 39 lower-case letters, digits and hyphens, not beginning with a hyphen.",
-        )
-    return tenant
 
 
 class LicenceBasis(StrEnum):
@@ -148,7 +130,7 @@ class Release(Record):
     yanked: bool
 
 
-class Step(Record):
+class IngestStep(Record):
     """One activity, with everything that its statement needs; made of records alone, so repeating gives equal steps."""
 
     activity: str
@@ -176,10 +158,10 @@ class IngestResult(Record):
     """Of a directory: what was left out (caches, version control), relative paths."""
 
     @property
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[IngestStep, ...]:
         """One per raw file and one for the commit."""
         inputs = tuple((record.id, record.sha256) for record in self.records)
-        commit = Step(
+        commit = IngestStep(
             activity="commit",
             subjects=((self.commit.id, self.commit.digest),),
             inputs=tuple((f"raw:{sha256[:32]}", sha256) for sha256 in sorted(set(self.commit.entries.values()))),
@@ -192,6 +174,6 @@ class IngestResult(Record):
             at_s = record.retrieved_s
             facts = to_plain(record)
             ingests.append(
-                Step(activity="ingest", subjects=(subject,), inputs=(), facts=facts, started_s=at_s, ended_s=at_s)
+                IngestStep(activity="ingest", subjects=(subject,), inputs=(), facts=facts, started_s=at_s, ended_s=at_s)
             )
         return (*ingests, commit)

@@ -1,45 +1,103 @@
-"""Files that appear whole or not at all."""
+"""Files that appear whole or not at all, and locks that die with their holder."""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
-import tempfile
+import secrets
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from ropewalk.core.errors import UnavailableError
 
+NEXT_STEP = "free some space, or choose another place (ROPEWALK_STATE for the state directory)."
 
-def replace_whole(path: Path, data: bytes, *, durable: bool = True) -> None:
-    """Writes a file beside its place and renames it into it, so that nobody ever sees a part of it.
+
+def replace_whole(
+    path: Path, data: bytes, *, durable: bool = True, mode: int = 0o600, parents: bool = False
+) -> None:  # fmt: skip
+    """Puts `data` at `path`. See `replacing`, which this is for what fits into memory."""
+    with replacing(path, durable=durable, mode=mode, parents=parents) as file:
+        file.write(data)
+
+
+@contextlib.contextmanager
+def replacing(
+    path: Path, *, durable: bool = True, mode: int = 0o600, parents: bool = False
+) -> Iterator[BinaryIO]:  # fmt: skip
+    """A file to write to, that takes its place when the block ends, so that nobody ever sees a part of it.
+
+    It is written beside its place and renamed into it. A link at `path` is replaced, not followed.
 
     Args:
-        durable: whether content and name are on disk when this returns (fsync(2)), or only when the kernel sees fit.
+        durable: whether content and name are on disk then (fsync(2)), or only when the kernel sees fit.
+        mode: less what the umask takes away.
+        parents: whether missing folders are made, for this user alone.
 
     Raises:
         UnavailableError: it cannot be written. What was there before still is, and nothing is left beside it.
     """
-    temporary = ""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            if durable:
-                file.flush()
-                os.fsync(file.fileno())
-        Path(temporary).replace(path)
+        if parents:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                yield file
+                if durable:
+                    file.flush()
+                    os.fsync(file.fileno())
+            temporary.replace(path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
         if durable:
-            _sync_folder(path.parent)
-    except BaseException as error:
-        if temporary:
-            Path(temporary).unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise UnavailableError(f"{path} cannot be written: {error.strerror or error}.") from error
-        raise
+            sync_folder(path.parent)
+    except OSError as error:
+        if error.errno is None:
+            raise  # a time limit of the block's, which says nothing about the file
+        raise UnavailableError(f"{path} cannot be written: {error.strerror}.", next_step=NEXT_STEP) from error
 
 
-def _sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def sync_folder(path: Path) -> None:
+    """Makes names that were added to or removed from a folder survive power loss."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(fd)
+        os.fsync(descriptor)
     finally:
-        os.close(fd)
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def locked(path: Path, *, parents: bool = False, held: UnavailableError | None = None) -> Iterator[None]:
+    """Holds an exclusive lock on a file, which is made if absent, against other processes and other openings.
+
+    The kernel drops it when its holder dies (flock(2)).
+
+    Args:
+        parents: whether missing folders are made, for this user alone.
+        held: what to raise at once where somebody else holds it; None waits.
+
+    Raises:
+        UnavailableError: the lock file cannot be made.
+    """
+    try:
+        if parents:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise UnavailableError(f"{path} cannot be locked: {error.strerror}.", next_step=NEXT_STEP) from error
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (fcntl.LOCK_NB if held else 0))
+        except BlockingIOError:
+            if held is None:
+                raise
+            raise held from None
+        yield
+    finally:
+        os.close(descriptor)

@@ -14,12 +14,12 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from ropewalk.core import limits
 from ropewalk.core.errors import CallerError, DeniedError
 from ropewalk.core.records import Record
 
 S = TypeVar("S", bound=Record)
 
-PROFILE_BYTES_MAX = 64 * 1024
 LOOPBACK = "loopback"
 """In `endpoints`: whatever resolves to this machine by its literal name or address."""
 ANY = "any"
@@ -95,15 +95,15 @@ def parse_profile(text: str, *, name: str, families: Mapping[str, type[Record]])
     """A profile out of TOML.
 
     Args:
-        text: the file's content, at most PROFILE_BYTES_MAX.
+        text: the file's content, at most limits.PROFILE_BYTES_MAX.
         name: what messages call it.
         families: table name → configuration record; a family without a table gets the record's defaults.
 
     Raises:
         CallerError: not TOML, an unknown key or table, a wrong type. The message says which key, and what is known.
     """
-    if len(text) > PROFILE_BYTES_MAX:
-        raise CallerError(f"Profile {name!r}: {len(text)} bytes, {PROFILE_BYTES_MAX} allowed.")
+    if len(text) > limits.PROFILE_BYTES_MAX:
+        raise CallerError(f"Profile {name!r}: {len(text)} bytes, {limits.PROFILE_BYTES_MAX} allowed.")
     try:
         plain = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

@@ -1,6 +1,6 @@
 """Logs: the standard library's logging with structured fields, the ids at hand, and nothing secret.
 
-log = telemetry.logger(__name__)
+log = logging.getLogger(__name__)
 with telemetry.bound(run=run_id):
     log.info("episode ended", extra=fields(termination="finished"))
 """
@@ -26,11 +26,6 @@ _SECRET_TEXT = re.compile(
 )
 REDACTED = "[redacted]"
 _hidden: set[str] = set()
-
-
-def logger(name: str) -> logging.Logger:
-    """The logger of a module; pass `__name__`."""
-    return logging.getLogger(name)
 
 
 def fields(**values: Any) -> dict[str, Any]:

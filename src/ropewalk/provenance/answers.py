@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 from ropewalk.core.errors import CallerError, IntegrityError
 from ropewalk.provenance.intoto import from_payload
-from ropewalk.provenance.lineage import Lineage, MemoryLineage
+from ropewalk.provenance.lineage import REBUILD, Lineage, MemoryLineage
 from ropewalk.provenance.log import Log
 from ropewalk.provenance.trace import Taint, Trace, taint, trace
 from ropewalk.security.signatures import open_envelope
@@ -90,5 +90,5 @@ def _trace(name: str, log: Log, lineage: NamedLineage) -> Trace:
 def _disagrees(name: str) -> IntegrityError:
     return IntegrityError(
         f"The lineage index says something else of {name} than the log.",
-        next_step="verify the log against an outside checkpoint; only if it is right, rebuild the index.",
+        next_step=REBUILD,
     )

@@ -18,7 +18,7 @@ from typing import Final
 from ropewalk.core.errors import CallerError, IntegrityError
 from ropewalk.core.limits import STATEMENT_BYTES_MAX
 from ropewalk.core.merkle import HASH_BYTES, root
-from ropewalk.security.private_files import sync_folder
+from ropewalk.machinery.files import sync_folder
 
 TILE_WIDTH: Final = 256
 _HEIGHT: Final = 8

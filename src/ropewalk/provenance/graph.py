@@ -29,6 +29,7 @@ from ropewalk.core.errors import CallerError, IntegrityError
 from ropewalk.core.merkle import verify_consistency
 from ropewalk.provenance.checkpoint import Checkpoint
 from ropewalk.provenance.intoto import Statement, from_payload
+from ropewalk.provenance.lineage import REBUILD
 from ropewalk.provenance.log import Log
 from ropewalk.security.signatures import open_envelope
 from ropewalk.store.database import Database, Migration, Schema
@@ -189,7 +190,7 @@ class LineageIndex:
         except IntegrityError as error:
             raise IntegrityError(
                 f"The log is not the one that was indexed, {seen.origin} with {seen.size} entries: {error.message}",
-                next_step="verify it against an outside checkpoint; only if it is right, rebuild the index.",
+                next_step=REBUILD,
             ) from error
 
     def _add_from(self, size: int, now: Checkpoint) -> None:

@@ -12,6 +12,11 @@ from ropewalk.provenance.statement import Link
 MADE_KINDS: Final = frozenset({"raw", "commit", "task", "snapshot", "episode", "trajectory", "verdict", "reward"})
 """Kinds of things that a chain must explain: used without a statement that made them, the chain is incomplete.
 Specifications and settings (graders, images, policies) may be inputs without a maker."""
+REBUILD: Final = (
+    "verify the log against an outside checkpoint (`ropewalk verify --anchor`); only if it is right, "
+    "make the index anew with `ropewalk provenance index`."
+)
+"""What to do where index and log disagree."""
 
 
 class Lineage(Protocol):

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from ropewalk.core.errors import CallerError, IntegrityError, UnavailableError
 from ropewalk.core.merkle import EMPTY_ROOT, CompactRange, consistency_proof, inclusion_proof, leaf_hash
+from ropewalk.machinery.files import locked, replace_whole, sync_folder
 from ropewalk.provenance.checkpoint import (
     ORIGIN_PREFIX,
     Checkpoint,
@@ -27,7 +28,6 @@ from ropewalk.provenance.checkpoint import (
 )
 from ropewalk.provenance.files import TILE_WIDTH, LogFiles, TileReader, check_entry
 from ropewalk.security.contract import Keys, Signer
-from ropewalk.security.private_files import locked, replace_durably, sync_folder
 from ropewalk.security.signatures import Verifier
 from ropewalk.security.trust import PublicPair
 
@@ -127,7 +127,7 @@ class Log:
                 next_step="name a file elsewhere, best on another machine.",
             )
         checkpoint, data = self._read_checkpoint()
-        replace_durably(path, data, mode=0o644)
+        replace_whole(path, data, mode=0o644)
         return checkpoint
 
     @contextlib.contextmanager
@@ -147,7 +147,7 @@ class Log:
                 if not self.exists:
                     origin = ORIGIN_PREFIX + os.urandom(16).hex()
                     first = sign_checkpoint(Checkpoint(origin, 0, EMPTY_ROOT), self.keys.active())
-                    replace_durably(self.files.checkpoint, first)
+                    replace_whole(self.files.checkpoint, first)
                 try:
                     yield LogWriter(self, self._current())
                 except OSError as error:
@@ -205,7 +205,7 @@ class Log:
             folder = self.files.folder / "torn"
             folder.mkdir(exist_ok=True, mode=0o700)
             name = f"{size}-{path.relative_to(self.files.folder / 'tile').as_posix().replace('/', '-')}"
-            replace_durably(folder / f"{name}-{os.urandom(4).hex()}", tail)
+            replace_whole(folder / f"{name}-{os.urandom(4).hex()}", tail)
             if end:
                 os.truncate(path, end)
             else:
@@ -272,7 +272,7 @@ class LogWriter:
         self._commit(self.checkpoint, self._state.edge, self._state.offset)
 
     def _commit(self, checkpoint: Checkpoint, edge: CompactRange, offset: int) -> None:
-        replace_durably(self._log.files.checkpoint, sign_checkpoint(checkpoint, self.signer))
+        replace_whole(self._log.files.checkpoint, sign_checkpoint(checkpoint, self.signer))
         self._state = _State(self._log._stamp(), checkpoint, edge, offset)
         self._log._state = self._state
 

@@ -7,7 +7,7 @@ from typing import Any
 from ropewalk.core.errors import CallerError, IntegrityError
 from ropewalk.core.records import Record
 from ropewalk.provenance.intoto import Statement, from_payload, kind_of
-from ropewalk.provenance.lineage import Lineage, MemoryLineage, gaps
+from ropewalk.provenance.lineage import REBUILD, Lineage, MemoryLineage, gaps
 from ropewalk.provenance.log import Log
 from ropewalk.provenance.statement import Activity, Link
 from ropewalk.security.signatures import Verifier, verify_envelope
@@ -88,7 +88,7 @@ def trace(subject_sha256: str, *, log: Log, lineage: Lineage) -> Trace:
         raise CallerError(f"No statement in the log made {subject_sha256[:80]}.", next_step="check the id.")
     makers = MemoryLineage({index: statement for index, (statement, _) in statements.items()}).makers
     if subject_sha256 not in makers:
-        raise IntegrityError("The lineage index disagrees with the log.", next_step="rebuild the index.")
+        raise IntegrityError("The lineage index disagrees with the log.", next_step=REBUILD)
     nodes = _walk(subject_sha256, statements, makers)
     plain = {index: statement for index, (statement, _) in statements.items()}
     reached = sorted({made.index for node in nodes for made in node.made_by})

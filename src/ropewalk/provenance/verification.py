@@ -19,7 +19,7 @@ class VerificationStatus(StrEnum):
     """Something was tampered with, or lost, or is missing."""
 
 
-class Finding(Record):
+class VerificationFinding(Record):
     """One thing that is wrong."""
 
     code: str
@@ -40,7 +40,7 @@ class Verification(Record):
     """The outcome."""
 
     status: VerificationStatus
-    findings: tuple[Finding, ...]
+    findings: tuple[VerificationFinding, ...]
     unanchored_because: tuple[str, ...]
     """Empty: pinned keys and an outside checkpoint vouch for every statement looked at."""
     notes: tuple[str, ...]

@@ -23,7 +23,7 @@ from ropewalk.provenance.files import TILE_WIDTH, LogFiles
 from ropewalk.provenance.intoto import Statement, from_payload, kind_of
 from ropewalk.provenance.lineage import MemoryLineage, gaps
 from ropewalk.provenance.statement import Activity, Link
-from ropewalk.provenance.verification import Finding, Verification, VerificationStatus
+from ropewalk.provenance.verification import Verification, VerificationFinding, VerificationStatus
 from ropewalk.security.signatures import SignatureError, Verifier, open_envelope, verify_envelope
 from ropewalk.security.trust import TrustRoot, load_trust_root
 
@@ -56,7 +56,7 @@ class _Work:
     """What a verification gathers on its way."""
 
     def __init__(self) -> None:
-        self.findings: list[Finding] = []
+        self.findings: list[VerificationFinding] = []
         self.unanchored: list[str] = []
         self.notes: list[str] = []
         self.time_s: dict[str, float] = {}
@@ -69,7 +69,7 @@ class _Work:
     def found(self, code: str, message: str, index: int | None = None) -> None:
         statement = self.statements.get(index) if index is not None else None
         self.findings.append(
-            Finding(
+            VerificationFinding(
                 code=code,
                 message=message if index is None else f"entry {index}: {message}",
                 index=index,
@@ -83,7 +83,7 @@ class _Work:
         self.time_s[stage] = round(now - started_s, 6)
         return now
 
-    def result(self) -> Verification:
+    def verification(self) -> Verification:
         status = VerificationStatus.UNANCHORED if self.unanchored else VerificationStatus.OK
         rewards = sum(self.statements[i].activity is Activity.REWARD for i in self.selected if i in self.statements)
         return Verification(
@@ -149,7 +149,7 @@ def verify_run(
             f"the outside checkpoint vouches for the first {work.anchored_size} entries; {len(beyond)} of the "
             "statements are newer (export a new checkpoint)"
         )
-    return work.result()
+    return work.verification()
 
 
 def _verifier(anchors: Anchors, own: TrustRoot | None, folder: Path, work: _Work) -> Verifier:

@@ -14,9 +14,9 @@ from ropewalk.core import limits
 from ropewalk.core.errors import CallerError
 from ropewalk.core.records import Record, canonical_bytes, decode_own
 from ropewalk.interface.task import FileSet
-from ropewalk.reward.box import Box, Boxes
 from ropewalk.reward.bundle import write_files
 from ropewalk.reward.globs import matches_any
+from ropewalk.reward.ports import GradingSandbox, GradingSandboxes
 from ropewalk.reward.spec import GraderLimits, GraderSpec
 from ropewalk.reward.suite import Emission, SuitePlan, SuiteRecord, SuiteRunner, TestOutcome, probe_files
 from ropewalk.reward.values.assertions import Kind
@@ -93,7 +93,7 @@ class _Refused(Exception):
 
 
 async def build_values_grader(
-    boxes: Boxes,
+    sandboxes: GradingSandboxes,
     blobs: Blobs,
     draft: GraderDraft,
     *,
@@ -103,7 +103,7 @@ async def build_values_grader(
     """Instruments, records on the reference and on the broken source, and stores the grader.
 
     Args:
-        boxes: Makes the trusted sandboxes.
+        sandboxes: Makes the trusted sandboxes.
         blobs: Takes the spec, the shipped tests and the expected record.
         draft: What to build.
         test_files: Path relative to the workdir → content: the test modules of the held-out tests and every file
@@ -115,7 +115,7 @@ async def build_values_grader(
         CallerError: the oracle is not in the blob store.
         SandboxGoneError, UnavailableError: our side failed; try again.
     """
-    build = _Build(boxes, blobs, draft, test_files)
+    build = _Build(sandboxes, blobs, draft, test_files)
     try:
         return await build.run(visible_files)
     except _Refused as refusal:
@@ -123,8 +123,10 @@ async def build_values_grader(
 
 
 class _Build:
-    def __init__(self, boxes: Boxes, blobs: Blobs, draft: GraderDraft, test_files: Mapping[str, bytes]) -> None:
-        self._boxes = boxes
+    def __init__(
+        self, sandboxes: GradingSandboxes, blobs: Blobs, draft: GraderDraft, test_files: Mapping[str, bytes]
+    ) -> None:
+        self._sandboxes = sandboxes
         self._blobs = blobs
         self._draft = draft
         self._files = dict(test_files)
@@ -168,9 +170,9 @@ class _Build:
         ]
         return guess_bits(telling, seen_in(texts) | seen_among(seen))
 
-    async def _create(self, stack: AsyncExitStack) -> Box:
+    async def _create(self, stack: AsyncExitStack) -> GradingSandbox:
         draft = self._draft
-        box = await self._boxes.create(
+        box = await self._sandboxes.create(
             SandboxSpec(
                 tenant=draft.tenant,
                 data_class=draft.data_class,
@@ -208,10 +210,10 @@ class _Build:
     def _plan(self, tests: tuple[str, ...], *, seed: int, node_ids: bool) -> SuitePlan:
         return suite_plan(self._draft, tests=tests, hash_seed=seed, node_ids=node_ids)
 
-    async def _install(self, box: Box, *, shipped: bool) -> None:
+    async def _install(self, box: GradingSandbox, *, shipped: bool) -> None:
         await self._write(box, self._test_files(shipped=shipped))
 
-    async def _write(self, box: Box, files: Mapping[str, bytes]) -> None:
+    async def _write(self, box: GradingSandbox, files: Mapping[str, bytes]) -> None:
         await box.write_many({f"{self._draft.workdir}/{path}": content for path, content in files.items()})
 
     def _test_files(self, *, shipped: bool) -> dict[str, bytes]:
@@ -220,7 +222,7 @@ class _Build:
             files[path] = (module.shipped if shipped else module.recording).encode()
         return files
 
-    async def _record(self, box: Box) -> list[SuiteRecord]:
+    async def _record(self, box: GradingSandbox) -> list[SuiteRecord]:
         """Runs on the reference. Points that cannot be compared outside are left as they were, and it starts anew."""
         excluded: frozenset[str] = frozenset()
         for _ in range(_ROUNDS_MAX):
@@ -234,7 +236,7 @@ class _Build:
             excluded |= demoted
         raise _Refused("reference_fails", "assertions go on failing on the reference")
 
-    async def _run_reference(self, box: Box, *, seed: int) -> SuiteRecord:
+    async def _run_reference(self, box: GradingSandbox, *, seed: int) -> SuiteRecord:
         record = await self._runner.run(box, self._plan(self._draft.tests, seed=seed, node_ids=True))
         if not record.complete:
             raise _Refused("reference_fails", f"{record.termination}: {record.problem}")
@@ -292,7 +294,7 @@ class _Build:
             tests.append(ExpectedTest(key=runs[0].key, values=tuple(values)))
         return ExpectedRecord(tests=tuple(tests))
 
-    async def _check_shipped(self, box: Box, expected: ExpectedRecord) -> ExpectedRecord:
+    async def _check_shipped(self, box: GradingSandbox, expected: ExpectedRecord) -> ExpectedRecord:
         """Runs what is shipped on the reference; values that are not what was recorded lose their vote."""
         keys = tuple(test.key for test in expected.tests)
         await self._install(box, shipped=True)
@@ -311,7 +313,7 @@ class _Build:
         return expected
 
     async def _kill(
-        self, box: Box, expected: ExpectedRecord, keys: tuple[str, ...]
+        self, box: GradingSandbox, expected: ExpectedRecord, keys: tuple[str, ...]
     ) -> tuple[list[str], list[ExpectedValue], tuple[Any, ...]]:
         """Tests that tell the broken source from the reference, the values that do, and what lay within reach.
 
@@ -331,7 +333,7 @@ class _Build:
             raise _Refused("no_voting_killer", "no value that votes differs on the broken source")
         return killers, [value for key in killers for value in telling[key]], record.seen
 
-    async def _sources(self, box: Box) -> list[str]:
+    async def _sources(self, box: GradingSandbox) -> list[str]:
         """The declared files as the policy finds them."""
         entries = await box.list(self._draft.workdir, recursive=True)
         prefix = self._draft.workdir.rstrip("/") + "/"

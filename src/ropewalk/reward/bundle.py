@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Mapping, Sequence, Set
-from typing import Final
 
 import anyio.to_thread
 
 from ropewalk.core import limits
 from ropewalk.core.errors import CallerError
-from ropewalk.core.records import Record, canonical_bytes, content_id, decode_own, digest_bytes
+from ropewalk.core.paths import is_plain_path
+from ropewalk.core.records import Record, canonical_bytes, content_id, digest_bytes
 from ropewalk.interface.task import FileSet, Task
-from ropewalk.reward.box import Box, Entry
 from ropewalk.reward.globs import matches_any
+from ropewalk.reward.ports import GradingSandbox, ListedPath
 from ropewalk.store.contract import Blobs
-
-_NAME_BYTES_MAX: Final = 255
-_PATH_BYTES_MAX: Final = 1_000
+from ropewalk.store.records import read_record
 
 
 class Bundle(Record):
@@ -53,7 +51,7 @@ class _Refused(Exception):
         self.detail = detail
 
 
-async def capture(box: Box, task: Task, blobs: Blobs) -> Bundle:
+async def capture(sandbox: GradingSandbox, task: Task, blobs: Blobs) -> Bundle:
     """What the episode changed in the declared files; stores contents and the bundle's own record.
 
     Nothing is read before its name, kind and size are known to be in order. A violation is a result, not an
@@ -63,10 +61,9 @@ async def capture(box: Box, task: Task, blobs: Blobs) -> Bundle:
         SandboxGoneError: the sandbox died; the episode has no bundle.
         CallerError, IntegrityError: the task's source is not in the blob store, or damaged.
     """
-    data = await anyio.to_thread.run_sync(lambda: blobs.get(task.source, bytes_max=limits.JSON_BYTES_MAX))
-    source = decode_own(data, FileSet, what="task source")
+    source = await anyio.to_thread.run_sync(lambda: read_record(blobs, task.source, FileSet, what="task source"))
     try:
-        files = await _read(box, task, source)
+        files = await _read(sandbox, task, source)
         changed = {path: content for path, content in files.items() if digest_bytes(content) != source.files.get(path)}
         _check_sizes({path: len(content) for path, content in changed.items()})
         deleted = tuple(sorted(path for path in source.files if path not in files))
@@ -78,7 +75,7 @@ async def capture(box: Box, task: Task, blobs: Blobs) -> Bundle:
     return bundle
 
 
-async def apply(bundle: Bundle, box: Box, blobs: Blobs, *, workdir: str) -> None:
+async def apply(bundle: Bundle, sandbox: GradingSandbox, blobs: Blobs, *, workdir: str) -> None:
     """Writes and deletes a bundle's files in a sandbox that holds the source before.
 
     Raises:
@@ -87,12 +84,12 @@ async def apply(bundle: Bundle, box: Box, blobs: Blobs, *, workdir: str) -> None
     """
     if bundle.refused:
         raise CallerError(f"{bundle.id} was refused ({bundle.refused}) and holds nothing.")
-    await write_files(box, blobs, bundle.files, workdir=workdir)
+    await write_files(sandbox, blobs, bundle.files, workdir=workdir)
     for path in bundle.deleted:
-        await box.remove(f"{workdir}/{path}")
+        await sandbox.remove(f"{workdir}/{path}")
 
 
-async def write_files(box: Box, blobs: Blobs, files: Mapping[str, str], *, workdir: str) -> None:
+async def write_files(sandbox: GradingSandbox, blobs: Blobs, files: Mapping[str, str], *, workdir: str) -> None:
     """Writes stored files under a folder of a sandbox: relative path → digest.
 
     Raises:
@@ -104,13 +101,13 @@ async def write_files(box: Box, blobs: Blobs, files: Mapping[str, str], *, workd
         }
     )
     if contents:
-        await box.write_many(contents)
+        await sandbox.write_many(contents)
 
 
-async def _read(box: Box, task: Task, source: FileSet) -> dict[str, bytes]:
+async def _read(sandbox: GradingSandbox, task: Task, source: FileSet) -> dict[str, bytes]:
     """All declared files by relative path."""
     try:
-        entries = await box.list(task.workdir, recursive=True)
+        entries = await sandbox.list(task.workdir, recursive=True)
     except CallerError as error:
         raise _Refused("unreadable", f"the work folder cannot be listed: {error.message}") from error
     sizes = _declared(entries, task, source)
@@ -118,13 +115,13 @@ async def _read(box: Box, task: Task, source: FileSet) -> dict[str, bytes]:
     if not paths:
         return {}
     try:
-        contents = await box.read_many(paths, bytes_max=sum(sizes.values()) + limits.MIB, follow=False)
+        contents = await sandbox.read_many(paths, bytes_max=sum(sizes.values()) + limits.MIB, follow=False)
     except CallerError as error:
         raise _Refused("unreadable", error.message) from error
     return {path: contents[f"{task.workdir}/{path}"] for path in sizes}
 
 
-def _declared(entries: Sequence[Entry], task: Task, source: FileSet) -> dict[str, int]:
+def _declared(entries: Sequence[ListedPath], task: Task, source: FileSet) -> dict[str, int]:
     """Relative path → size of the declared files.
 
     Raises:
@@ -179,8 +176,9 @@ def _check_name(path: str) -> None:
     except UnicodeEncodeError:
         raise _Refused("name", f"{_shown(path)} is not UTF-8") from None
     if (
-        len(encoded) > _PATH_BYTES_MAX
-        or any(part in ("", ".", "..") or len(part.encode()) > _NAME_BYTES_MAX for part in parts)
+        len(encoded) > limits.BUNDLE_PATH_BYTES_MAX
+        or not is_plain_path(path)
+        or any(len(part.encode()) > limits.BUNDLE_NAME_BYTES_MAX for part in parts)
         or any(part != part.strip() or part.endswith(".") for part in parts)
         or any(unicodedata.category(character) in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp") for character in path)
         or any(character in '\\:*?"<>|' for character in path)

@@ -15,13 +15,14 @@ from ropewalk.core import limits
 from ropewalk.core.clock import Clock, SystemClock
 from ropewalk.core.errors import CallerError, IntegrityError, RopewalkError, UnavailableError
 from ropewalk.core.outcomes import Termination
-from ropewalk.core.records import Record, canonical_bytes, decode_own
+from ropewalk.core.paths import is_plain_path
+from ropewalk.core.records import Record, canonical_bytes
 from ropewalk.interface.task import FileSet, Task
-from ropewalk.reward.box import Box, Boxes
 from ropewalk.reward.build import suite_plan
 from ropewalk.reward.bundle import Bundle, apply, shown, write_files
 from ropewalk.reward.globs import matches_any
 from ropewalk.reward.judge import Judgement, judge
+from ropewalk.reward.ports import GradingSandbox, GradingSandboxes
 from ropewalk.reward.spec import GraderLimits, GraderSpec
 from ropewalk.reward.suite import SuiteRecord, SuiteRunner
 from ropewalk.reward.values.expected import ExpectedRecord
@@ -29,6 +30,7 @@ from ropewalk.reward.verdict import Verdict, VerdictStatus
 from ropewalk.sandbox.contract import SandboxGoneError, SandboxSpec, SandboxStats
 from ropewalk.sandbox.files import FileError
 from ropewalk.store.contract import Blobs
+from ropewalk.store.records import read_record
 
 _CLOSE_TIMEOUT_S = 10.0
 _PROCESSES_MAX = 64
@@ -102,8 +104,8 @@ class _Attempt:
 class Grader:
     """Grades bundles. Stateless between gradings; safe to use from many tasks at once."""
 
-    def __init__(self, boxes: Boxes, blobs: Blobs, *, tenant: str, clock: Clock | None = None) -> None:
-        self._boxes = boxes
+    def __init__(self, sandboxes: GradingSandboxes, blobs: Blobs, *, tenant: str, clock: Clock | None = None) -> None:
+        self._sandboxes = sandboxes
         self._blobs = blobs
         self._tenant = tenant
         self._clock = clock or SystemClock()
@@ -180,7 +182,7 @@ class Grader:
         return Controls(admitted=reason == "ok", reason=reason, verdicts=tuple(verdicts))
 
     def _get(self, digest: str, kind: type[R]) -> R:
-        return decode_own(self._blobs.get(digest, bytes_max=limits.JSON_BYTES_MAX), kind)
+        return read_record(self._blobs, digest, kind)
 
     def _load(self, digest: str) -> _Hidden:
         spec = self._get(digest, GraderSpec)
@@ -249,12 +251,12 @@ class Grader:
         """`patience` stretches the wall time."""
         hidden = run.hidden
         try:
-            box = await self._boxes.create(_sandbox_spec(hidden.spec, self._tenant, run.data_class))
+            sandbox = await self._sandboxes.create(_sandbox_spec(hidden.spec, self._tenant, run.data_class))
             try:
-                record, stats = await self._run(box, run, patience)
+                record, stats = await self._run(sandbox, run, patience)
             finally:
                 with anyio.move_on_after(_CLOSE_TIMEOUT_S, shield=True):
-                    await box.close()
+                    await sandbox.close()
         except _Unfit as unfit:
             return _Attempt(Judgement(0.0, "bundle_refused", unfit.detail))
         except SandboxGoneError as error:
@@ -269,13 +271,15 @@ class Grader:
         judgement = await anyio.to_thread.run_sync(judge, record, hidden.expected, hidden.spec.limits, stats)
         return _Attempt(judgement, record)
 
-    async def _run(self, box: Box, run: _Run, patience: float) -> tuple[SuiteRecord, SandboxStats | None]:
+    async def _run(
+        self, sandbox: GradingSandbox, run: _Run, patience: float
+    ) -> tuple[SuiteRecord, SandboxStats | None]:
         hidden, bundle, spec = run.hidden, run.bundle, run.hidden.spec
         try:
             if bundle is not None:
-                await apply(bundle, box, self._blobs, workdir=spec.workdir)
+                await apply(bundle, sandbox, self._blobs, workdir=spec.workdir)
             # The tests come last: whatever a bundle put in their place is overwritten.
-            await write_files(box, self._blobs, hidden.tests.files, workdir=spec.workdir)
+            await write_files(sandbox, self._blobs, hidden.tests.files, workdir=spec.workdir)
         except FileError as error:
             # Without a bundle all of it could be written when the task was admitted.
             if bundle is None or not (bundle.files or bundle.deleted):
@@ -283,9 +287,9 @@ class Grader:
             raise _Unfit(f"it stands in the way of the grading's own files ({error.code})") from error
         plan = suite_plan(spec, tests=spec.tests)
         plan = msgspec.structs.replace(plan, timeout_s=plan.timeout_s * patience)
-        record = await self._runner.run(box, plan, probe=hidden.probe)
+        record = await self._runner.run(sandbox, plan, probe=hidden.probe)
         try:
-            return record, await box.stats()
+            return record, await sandbox.stats()
         except SandboxGoneError:
             return record, None
 
@@ -314,12 +318,7 @@ def _at_ease(control: _Attempt, bounds: GraderLimits) -> bool:
 
 
 def _may_hand_in(path: str, spec: GraderSpec) -> bool:
-    return (
-        matches_any(path, spec.editable)
-        and not path.startswith("/")
-        and not any(part in ("", ".", "..") for part in path.split("/"))
-        and "\0" not in path
-    )
+    return matches_any(path, spec.editable) and is_plain_path(path)
 
 
 def _in_the_way(path: str, tests: Mapping[str, str]) -> bool:

@@ -12,7 +12,7 @@ import anyio.to_thread
 from ropewalk.core import limits
 from ropewalk.core.outcomes import Termination
 from ropewalk.core.records import Record, to_plain
-from ropewalk.reward.box import Box, CommandResult
+from ropewalk.reward.ports import CommandResult, GradingSandbox
 
 PROBE_DIR: Final = "/tmp/ropewalk-probe"
 """Where the probe lies in a sandbox."""
@@ -110,13 +110,15 @@ class SuiteRecord(Record):
 class SuiteRunner:
     """Runs suites with the trusted probe; holds no state of its own."""
 
-    async def run(self, box: Box, plan: SuitePlan, *, probe: dict[str, bytes] | None = None) -> SuiteRecord:
+    async def run(
+        self, sandbox: GradingSandbox, plan: SuitePlan, *, probe: dict[str, bytes] | None = None
+    ) -> SuiteRecord:
         """Puts the probe into the sandbox and runs the tests.
 
         Whatever the code inside does is in the record, also that it died, hung or lied.
 
         Args:
-            box: The sandbox; it holds the source and the tests.
+            sandbox: The sandbox; it holds the source and the tests.
             plan: What to run.
             probe: File name → content of the probe, where another than this version's is wanted.
 
@@ -124,8 +126,8 @@ class SuiteRunner:
             SandboxGoneError: the sandbox died.
         """
         files = probe_files(look=plan.look) if probe is None else probe
-        await box.write_many({f"{PROBE_DIR}/{name}": data for name, data in files.items()})
-        result = await box.exec(
+        await sandbox.write_many({f"{PROBE_DIR}/{name}": data for name, data in files.items()})
+        result = await sandbox.exec(
             ["python3", "-P", "-s", "-B", f"{PROBE_DIR}/probe.py"],
             cwd=plan.workdir,
             env={

@@ -14,19 +14,19 @@ from ropewalk.core.clock import utc
 from ropewalk.interface.episode import EpisodeRecord, Step
 from ropewalk.rollout.episodes.tools import tool_definitions
 from ropewalk.rollout.export import mask_of
-from ropewalk.rollout.results import Result, RunResults
+from ropewalk.rollout.loaded import LoadedEpisode, LoadedRun
 
 SCHEMA_VERSION = "ATIF-v1.8"
 
 
-def export_atif(loaded: RunResults) -> Iterator[dict[str, Any]]:
+def export_atif(loaded: LoadedRun) -> Iterator[dict[str, Any]]:
     """One trajectory document per signed reward, in the order of the plan."""
-    for result in loaded.results:
+    for result in loaded.episodes:
         if result.record and result.reward:
             yield atif(loaded, result, result.record)
 
 
-def atif(loaded: RunResults, result: Result, record: EpisodeRecord) -> dict[str, Any]:
+def atif(loaded: LoadedRun, result: LoadedEpisode, record: EpisodeRecord) -> dict[str, Any]:
     """One episode as an ATIF document."""
     model = (
         loaded.plan.policy.openai.model if record.policy.startswith("openai") and loaded.plan.policy.openai else None

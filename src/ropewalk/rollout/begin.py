@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ropewalk.core import limits
 from ropewalk.core.errors import CallerError
 from ropewalk.core.ids import check_id, new_id
-from ropewalk.core.records import canonical_bytes, decode_own, digest_bytes
+from ropewalk.core.records import canonical_bytes, digest_bytes
 from ropewalk.interface.task import Task
-from ropewalk.rollout.journal import Journal
+from ropewalk.rollout.journal import RunJournal
 from ropewalk.rollout.plan import Plan
-from ropewalk.rollout.ports import World
+from ropewalk.rollout.ports import RunWorld
 from ropewalk.rollout.rows import EpisodeRow, GroupRow, RunRow, TaskRow
+from ropewalk.store.records import read_record
 
 SEED_BITS = 53
 """So that a seed has a canonical JSON form."""
 
 
-def begin_run(world: World, journal: Journal, plan: Plan, tasks: Sequence[Task], *, run: str = "") -> str:
+def begin_run(world: RunWorld, journal: RunJournal, plan: Plan, tasks: Sequence[Task], *, run: str = "") -> str:
     """Writes a whole run into the journal and returns its id; nothing is played yet.
 
     Idempotent by `run`: a second call with the same plan and tasks changes nothing.
@@ -72,13 +72,13 @@ def begin_run(world: World, journal: Journal, plan: Plan, tasks: Sequence[Task],
     return run
 
 
-def load_run(world: World, journal: Journal, run: str) -> tuple[Plan, dict[str, Task]]:
+def load_run(world: RunWorld, journal: RunJournal, run: str) -> tuple[Plan, dict[str, Task]]:
     """A run's plan and its tasks by id, in order.
 
     Raises:
         CallerError: unknown.
     """
     row = journal.run(run)
-    plan = decode_own(world.blobs.get(row.plan, bytes_max=limits.JSON_BYTES_MAX), Plan)
-    blobs = {t.task: world.blobs.get(t.blob, bytes_max=limits.JSON_BYTES_MAX) for t in journal.tasks(run)}
-    return plan, {id: decode_own(data, Task) for id, data in blobs.items()}
+    blobs = world.blobs
+    plan = read_record(blobs, row.plan, Plan)
+    return plan, {each.task: read_record(blobs, each.blob, Task) for each in journal.tasks(run)}

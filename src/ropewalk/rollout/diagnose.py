@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from ropewalk.core.outcomes import Termination
 from ropewalk.interface.episode import EpisodeRecord
 from ropewalk.rollout.findings import SUBJECTS_MAX, Finding, FindingKind, Severity
-from ropewalk.rollout.results import CONTROLS, Result, RunResults
+from ropewalk.rollout.loaded import CONTROLS, LoadedEpisode, LoadedRun
 from ropewalk.rollout.summarise import PASS, summary_of
 
 TRUNCATED_SHARE = 0.25
@@ -40,9 +40,9 @@ _INFRASTRUCTURE = {
 }
 
 
-def findings_of(loaded: RunResults) -> tuple[Finding, ...]:
+def findings_of(loaded: LoadedRun) -> tuple[Finding, ...]:
     """Findings about a run, worst first; one `healthy` note where there is nothing to find."""
-    checks: tuple[Callable[[RunResults], Iterator[Finding]], ...] = (
+    checks: tuple[Callable[[LoadedRun], Iterator[Finding]], ...] = (
         _controls, _no_advantage, _unscored, _failures, _refused, _causes, _overfitted, _never_changed, _truncated,
         _difficulty, _slow_stage,
     )  # fmt: skip
@@ -62,15 +62,15 @@ def findings_of(loaded: RunResults) -> tuple[Finding, ...]:
     return tuple(found)
 
 
-def _controls(loaded: RunResults) -> Iterator[Finding]:
-    oracle = [r for r in loaded.results if r.row.policy == "oracle" and _value(r) is not None and not _passed(r)]
+def _controls(loaded: LoadedRun) -> Iterator[Finding]:
+    oracle = [r for r in loaded.episodes if r.row.policy == "oracle" and _value(r) is not None and not _passed(r)]
     if oracle:
         yield _finding(
             FindingKind.ORACLE_FAILS, Severity.ERROR, _tasks_of(oracle),
             f"The right answer is not paid on {len(set(_tasks_of(oracle)))} tasks: no policy can learn from them.",
             "drop them from the plan, and build them anew: task or grader is broken.",
         )  # fmt: skip
-    noop = [r for r in loaded.results if r.row.policy == "noop" and _passed(r)]
+    noop = [r for r in loaded.episodes if r.row.policy == "noop" and _passed(r)]
     if noop:
         yield _finding(
             FindingKind.NOOP_PAID, Severity.ERROR, _tasks_of(noop),
@@ -79,7 +79,7 @@ def _controls(loaded: RunResults) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _no_advantage(loaded: RunResults) -> Iterator[Finding]:
+def _no_advantage(loaded: LoadedRun) -> Iterator[Finding]:
     groups = [group for group in loaded.groups if group.policy not in CONTROLS]
     values = {group.id: [_value(r) for r in loaded.of_group(group.id) if r.reward] for group in groups}
     scored = {id: [v for v in vs if v is not None] for id, vs in values.items()}
@@ -104,25 +104,25 @@ def _no_advantage(loaded: RunResults) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-def _unscored(loaded: RunResults) -> Iterator[Finding]:
-    unscored = [r for r in loaded.results if r.reward and r.reward.value is None]
+def _unscored(loaded: LoadedRun) -> Iterator[Finding]:
+    unscored = [r for r in loaded.episodes if r.reward and r.reward.value is None]
     if unscored:
         causes = Counter(r.reward.cause for r in unscored if r.reward)
         cause, count = causes.most_common(1)[0]
         yield _finding(
             FindingKind.UNSCORED, Severity.WARNING, [r.row.id for r in unscored],
-            f"{len(unscored)} of {len(loaded.results)} rewards are None (not 0): {_listed(causes)}.",
+            f"{len(unscored)} of {len(loaded.episodes)} rewards are None (not 0): {_listed(causes)}.",
             _INFRASTRUCTURE.get(cause, "see `ropewalk episode show`."),
             numbers={"unscored": len(unscored), cause: count},
         )  # fmt: skip
 
 
-def _failures(loaded: RunResults) -> Iterator[Finding]:
+def _failures(loaded: LoadedRun) -> Iterator[Finding]:
     if not loaded.failures:
         return
-    policy_of = {r.row.id: r.row.policy for r in loaded.results}
+    policy_of = {r.row.id: r.row.policy for r in loaded.episodes}
     causes = Counter(failure.cause for failure in loaded.failures)
-    attempts = len(loaded.results) + len(loaded.failures)
+    attempts = len(loaded.episodes) + len(loaded.failures)
     yield _finding(
         FindingKind.INFRASTRUCTURE, Severity.NOTE, [failure.episode for failure in loaded.failures],
         f"Our side failed {len(loaded.failures)} of {attempts} attempts: {_listed(causes)}.",
@@ -131,8 +131,8 @@ def _failures(loaded: RunResults) -> Iterator[Finding]:
     )  # fmt: skip
     per_policy = Counter(policy_of.get(failure.episode, "") for failure in loaded.failures)
     for policy, count in per_policy.items():
-        mine = [r for r in loaded.results if r.row.policy == policy]
-        others = len(loaded.results) - len(mine)
+        mine = [r for r in loaded.episodes if r.row.policy == policy]
+        others = len(loaded.episodes) - len(mine)
         rate = count / (len(mine) + count)
         rest = (len(loaded.failures) - count) / max(others, 1)
         if count >= TRIALS_MIN and others and rate > max(FAILURE_FACTOR * rest, 0.1):
@@ -145,7 +145,7 @@ def _failures(loaded: RunResults) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def _refused(loaded: RunResults) -> Iterator[Finding]:
+def _refused(loaded: LoadedRun) -> Iterator[Finding]:
     refused = [group for group in loaded.groups if group.state == "refused"]
     if refused:
         causes = Counter(group.cause for group in refused)
@@ -156,7 +156,7 @@ def _refused(loaded: RunResults) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _causes(loaded: RunResults) -> Iterator[Finding]:
+def _causes(loaded: LoadedRun) -> Iterator[Finding]:
     zeros = [r for r in loaded.players if _value(r) is not None and not _passed(r)]
     causes = Counter(r.reward.cause for r in zeros if r.reward)
     for cause, count in causes.most_common(1):
@@ -169,7 +169,7 @@ def _causes(loaded: RunResults) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def _overfitted(loaded: RunResults) -> Iterator[Finding]:
+def _overfitted(loaded: LoadedRun) -> Iterator[Finding]:
     over = [
         r
         for r in loaded.players
@@ -184,7 +184,7 @@ def _overfitted(loaded: RunResults) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _never_changed(loaded: RunResults) -> Iterator[Finding]:
+def _never_changed(loaded: LoadedRun) -> Iterator[Finding]:
     played = [r for r in loaded.players if r.record and not r.record.termination.ours]
     idle = [r for r in played if r.record and not any(step.files_changed for step in r.record.steps)]
     if played and len(idle) >= max(NEVER_CHANGED_SHARE * len(played), 1):
@@ -195,7 +195,7 @@ def _never_changed(loaded: RunResults) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _truncated(loaded: RunResults) -> Iterator[Finding]:
+def _truncated(loaded: LoadedRun) -> Iterator[Finding]:
     played = [r.record for r in loaded.players if r.record and not r.record.termination.ours]
     cut = [record for record in played if record.truncated]
     if played and len(cut) >= max(TRUNCATED_SHARE * len(played), 1):
@@ -208,7 +208,7 @@ def _truncated(loaded: RunResults) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _difficulty(loaded: RunResults) -> Iterator[Finding]:
+def _difficulty(loaded: LoadedRun) -> Iterator[Finding]:
     easy, hard = [], []
     for task in loaded.tasks:
         values = [_value(r) for r in loaded.players if r.row.task == task]
@@ -230,7 +230,7 @@ def _difficulty(loaded: RunResults) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _slow_stage(loaded: RunResults) -> Iterator[Finding]:
+def _slow_stage(loaded: LoadedRun) -> Iterator[Finding]:
     time_s = summary_of(loaded).time_s
     total = sum(time_s.values())
     if total <= 0:
@@ -273,16 +273,16 @@ def visible_tests_passed(record: EpisodeRecord) -> bool:
     return bool(runs) and runs[-1].exit_code == 0
 
 
-def _value(result: Result) -> float | None:
+def _value(result: LoadedEpisode) -> float | None:
     return result.reward.value if result.reward else None
 
 
-def _passed(result: Result) -> bool:
+def _passed(result: LoadedEpisode) -> bool:
     value = _value(result)
     return value is not None and value >= PASS
 
 
-def _tasks_of(results: Iterable[Result]) -> list[str]:
+def _tasks_of(results: Iterable[LoadedEpisode]) -> list[str]:
     return list(dict.fromkeys(result.row.task for result in results))
 
 

@@ -12,20 +12,20 @@ from typing import Any
 
 from ropewalk.core.records import to_plain
 from ropewalk.interface.episode import EpisodeRecord, Step
-from ropewalk.rollout.results import Result, RunResults
+from ropewalk.rollout.loaded import LoadedEpisode, LoadedRun
 
 FORMAT = "ropewalk.trajectories/1"
 
 
-def export_jsonl(loaded: RunResults) -> Iterator[bytes]:
+def export_jsonl(loaded: LoadedRun) -> Iterator[bytes]:
     """Lines, each with its line break: one per signed reward, in the order of the plan."""
-    for result in loaded.results:
+    for result in loaded.episodes:
         if result.record and result.reward:
             plain = trajectory(loaded, result, result.record)
             yield json.dumps(plain, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode() + b"\n"
 
 
-def trajectory(loaded: RunResults, result: Result, record: EpisodeRecord) -> dict[str, Any]:
+def trajectory(loaded: LoadedRun, result: LoadedEpisode, record: EpisodeRecord) -> dict[str, Any]:
     """One episode as plain data."""
     reward, verdict = result.reward, result.verdict
     assert reward is not None and verdict is not None
@@ -57,7 +57,7 @@ def trajectory(loaded: RunResults, result: Result, record: EpisodeRecord) -> dic
     }
 
 
-def mask_of(result: Result, *, complete: bool) -> dict[str, bool]:
+def mask_of(result: LoadedEpisode, *, complete: bool) -> dict[str, bool]:
     """What a trainer must leave out, each by its reason. `loss`: whether the episode may enter the loss at all."""
     reward = result.reward
     unscored = reward is None or reward.value is None

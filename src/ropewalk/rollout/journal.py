@@ -12,8 +12,6 @@ the same id and attempt.
 
 from __future__ import annotations
 
-import fcntl
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +22,7 @@ from sqlalchemy import Connection, Table, delete, insert, select, update
 
 from ropewalk.core.errors import CallerError, IntegrityError, UnavailableError
 from ropewalk.core.records import Record
+from ropewalk.machinery.files import locked
 from ropewalk.rollout.rows import (
     EPISODES,
     FAILURES,
@@ -44,7 +43,7 @@ from ropewalk.store.database import Database
 RowT = TypeVar("RowT", bound=Record)
 
 
-class JournalReads:
+class RunJournalReads:
     """Rollout's tables in the state database, read. Every method may raise what `Database.read` does."""
 
     def __init__(self, database: Database, *, locks: Path) -> None:
@@ -129,7 +128,7 @@ class JournalReads:
         return rows[0]
 
 
-class Journal(JournalReads):
+class RunJournal(RunJournalReads):
     """Rollout's tables, also written. Every method may raise what `Database.write` does."""
 
     @contextmanager
@@ -139,17 +138,11 @@ class Journal(JournalReads):
         Raises:
             UnavailableError: another process has it.
         """
-        self._locks.mkdir(parents=True, exist_ok=True, mode=0o700)
-        handle = os.open(self._locks / f"{run.partition(':')[2]}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        held = UnavailableError(
+            f"Another process works on {run}.", retry_after_s=5.0, next_step="wait for it, or end it."
+        )
+        with locked(self._locks / f"{run.partition(':')[2]}.lock", parents=True, held=held):
             yield
-        except BlockingIOError:
-            raise UnavailableError(
-                f"Another process works on {run}.", retry_after_s=5.0, next_step="wait for it, or end it."
-            ) from None
-        finally:
-            os.close(handle)
 
     def begin(
         self, run: RunRow, tasks: Iterable[TaskRow], groups: Iterable[GroupRow], episodes: Iterable[EpisodeRow]

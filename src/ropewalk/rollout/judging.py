@@ -16,8 +16,8 @@ from ropewalk.interface.task import Task
 from ropewalk.reward.bundle import Bundle
 from ropewalk.reward.verdict import Reward, Verdict, VerdictStatus
 from ropewalk.rollout.episodes.play import Trouble
-from ropewalk.rollout.journal import Journal
-from ropewalk.rollout.ports import World
+from ropewalk.rollout.journal import RunJournal
+from ropewalk.rollout.ports import RunWorld
 from ropewalk.rollout.rows import EpisodeRow
 from ropewalk.rollout.threads import in_thread
 
@@ -29,7 +29,7 @@ OnFailure = Callable[[EpisodeRow, int, str, Trouble], Awaitable[None]]
 class Judging:
     """Judges one run's episodes."""
 
-    def __init__(self, world: World, journal: Journal, *, attempts_max: int, on_failure: OnFailure) -> None:
+    def __init__(self, world: RunWorld, journal: RunJournal, *, attempts_max: int, on_failure: OnFailure) -> None:
         """`on_failure` hears of every try that our side failed: row, attempt, stage, trouble."""
         self._world = world
         self._journal = journal

@@ -11,12 +11,11 @@ from typing import Any, get_args
 
 import msgspec
 
+from ropewalk.core import limits
 from ropewalk.core.errors import CallerError
-from ropewalk.core.limits import MIB
 from ropewalk.core.records import Record
 from ropewalk.rollout.plan import Plan
 
-PLAN_BYTES_MAX = 1 * MIB
 _HEADER = re.compile(r"^\s*\[\s*([A-Za-z0-9_.\s-]+?)\s*\]\s*(#.*)?$")
 _KEY = re.compile(r"^\s*(?:\"([^\"]+)\"|([A-Za-z0-9_.-]+))\s*=")
 
@@ -30,13 +29,13 @@ def load_plan(path: Path) -> Plan:
     """
     try:
         with path.open("rb") as file:
-            data = file.read(PLAN_BYTES_MAX + 1)
+            data = file.read(limits.PLAN_BYTES_MAX + 1)
     except OSError as error:
         raise CallerError(
             f"The plan {path} cannot be read: {error.strerror}.", next_step="give the path of a TOML file."
         ) from error
-    if len(data) > PLAN_BYTES_MAX:
-        raise CallerError(f"The plan {path} is larger than {PLAN_BYTES_MAX} bytes.")
+    if len(data) > limits.PLAN_BYTES_MAX:
+        raise CallerError(f"The plan {path} is larger than {limits.PLAN_BYTES_MAX} bytes.")
     try:
         text = data.decode()
     except UnicodeDecodeError as error:

@@ -1,6 +1,6 @@
-"""What the run loop needs from other parts, as small protocols, and `World`, which holds one of each.
+"""What the run loop needs from other parts, as small protocols, and `RunWorld`, which holds one of each.
 
-`ropewalk.app` fills a World; tests fill it with fakes that keep the same promises.
+`ropewalk.app` fills a RunWorld; tests fill it with fakes that keep the same promises.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from ropewalk.orchestration.contract import Fleet, ResourceRequest
 from ropewalk.orchestration.fleet import placed
 from ropewalk.provenance.statement import Recorder
 from ropewalk.reward import bundle as bundles
-from ropewalk.reward.box import Box, CommandResult, Entry
 from ropewalk.reward.bundle import Bundle
+from ropewalk.reward.ports import GradingSandbox, ListedPath
 from ropewalk.reward.verdict import Verdict
 from ropewalk.sandbox.contract import SandboxSpec, SandboxStats, SnapshotRecord
 from ropewalk.store.contract import Blobs
 
 
-class FileInfo(Entry, Protocol):
+class FileInfo(ListedPath, Protocol):
     """One entry of a listing with digests."""
 
     @property
@@ -40,7 +40,7 @@ class SavedState(Protocol):
     def record(self) -> SnapshotRecord: ...
 
 
-class Computer(Box, Protocol):
+class EpisodeSandbox(GradingSandbox, Protocol):
     """A sandbox, as far as rollouts use it. Every method may raise SandboxGoneError."""
 
     @property
@@ -51,11 +51,11 @@ class Computer(Box, Protocol):
     async def snapshot(self, label: str = "") -> SavedState: ...
 
 
-class Computers(Protocol):
+class EpisodeSandboxes(Protocol):
     """The sandbox service."""
 
-    async def create(self, spec: SandboxSpec) -> Computer: ...
-    async def fork(self, snapshot_id: str) -> Computer: ...
+    async def create(self, spec: SandboxSpec) -> EpisodeSandbox: ...
+    async def fork(self, snapshot_id: str) -> EpisodeSandbox: ...
     def snapshot(self, snapshot_id: str) -> SavedState:
         """One that exists.
 
@@ -82,14 +82,14 @@ class Judge(Protocol):
 EPISODE_SANDBOXES = 2
 """That an episode has at once, at most: its own and a search's fork, or a grading and its control."""
 
-Capture = Callable[[Box, Task, Blobs], Awaitable[Bundle]]
+Capture = Callable[[GradingSandbox, Task, Blobs], Awaitable[Bundle]]
 
 
 @dataclass(frozen=True)
-class World:
+class RunWorld:
     """All that a run touches."""
 
-    sandboxes: Computers
+    sandboxes: EpisodeSandboxes
     blobs: Blobs
     judge: Judge
     recorder: Recorder
@@ -115,17 +115,3 @@ def stats_usage(stats: SandboxStats) -> dict[str, float]:
         "memory_bytes_unique": stats.memory_bytes_unique,
     }
     return {name: float(value) for name, value in measured.items() if value is not None}
-
-
-__all__ = [
-    "Box",
-    "Capture",
-    "CommandResult",
-    "Computer",
-    "Computers",
-    "FileInfo",
-    "Judge",
-    "SavedState",
-    "World",
-    "stats_usage",
-]

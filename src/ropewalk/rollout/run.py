@@ -14,11 +14,11 @@ from typing import Any
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
-from ropewalk.core import limits
 from ropewalk.core.errors import UnavailableError
-from ropewalk.core.records import canonical_bytes, decode_own
+from ropewalk.core.records import canonical_bytes
 from ropewalk.interface.episode import EpisodeRecord, Step
 from ropewalk.interface.task import Task
+from ropewalk.machinery.telemetry import bound
 from ropewalk.reward.bundle import Bundle
 from ropewalk.reward.verdict import VerdictStatus
 from ropewalk.rollout import events
@@ -27,15 +27,16 @@ from ropewalk.rollout.episodes.clean import clean_text
 from ropewalk.rollout.episodes.materials import Materials, make_ready
 from ropewalk.rollout.episodes.play import Attempt, Played, Trouble
 from ropewalk.rollout.episodes.shelf import Shelf, ready, scratch
-from ropewalk.rollout.journal import Journal
+from ropewalk.rollout.journal import RunJournal
 from ropewalk.rollout.judging import RETRY_PAUSE_S, Judging
 from ropewalk.rollout.policies.contract import Policy, SupportsSpending
-from ropewalk.rollout.ports import World
+from ropewalk.rollout.ports import RunWorld
 from ropewalk.rollout.rows import EpisodeRow, EpisodeState, FailureRow, RunRow, TaskRow
 from ropewalk.rollout.sealing import Sealer
 from ropewalk.rollout.statements import snapshot_draft
 from ropewalk.rollout.threads import in_thread
 from ropewalk.sandbox.contract import SnapshotRecord
+from ropewalk.store.records import read_record
 
 
 class RunLoop:
@@ -43,8 +44,8 @@ class RunLoop:
 
     def __init__(
         self,
-        world: World,
-        journal: Journal,
+        world: RunWorld,
+        journal: RunJournal,
         run: str,
         *,
         policies: Mapping[str, Policy[Any]],
@@ -191,8 +192,9 @@ class RunLoop:
                 if row.state is EpisodeState.PLANNED and await self._over_budget(row):
                     continue
                 task = self._tasks[row.task]
-                async with self._world.placed(task):
-                    await self._episode(row, task)
+                with bound(run=self._run, episode=row.id):
+                    async with self._world.placed(task):
+                        await self._episode(row, task)
                 judged.send_nowait(row.id)
 
     async def _over_budget(self, row: EpisodeRow) -> bool:
@@ -209,8 +211,9 @@ class RunLoop:
             await in_thread(self._store_played, row, record, trouble)
             self._sandbox_s += record.usage.get("sandbox_s", 0.0)
         else:
-            record = await in_thread(self._load, row.record or "", EpisodeRecord)
-            bundle = await in_thread(self._load, record.bundle, Bundle) if record.bundle else None
+            blobs = self._world.blobs
+            record = await in_thread(read_record, blobs, row.record or "", EpisodeRecord)
+            bundle = await in_thread(read_record, blobs, record.bundle, Bundle) if record.bundle else None
             trouble = Trouble(cause=row.cause or "episode_lost", detail=record.detail)
         self._observe(
             events.EpisodeEnded(
@@ -352,11 +355,8 @@ class RunLoop:
         for row in rows:
             if row.record is None:
                 continue
-            usage = self._load(row.record, EpisodeRecord).usage
+            usage = read_record(self._world.blobs, row.record, EpisodeRecord).usage
             self._sandbox_s += usage.get("sandbox_s", 0.0)
             policy = self._policies[row.policy]
             if isinstance(policy, SupportsSpending):
                 policy.spent(usage.get("tokens_prompt", 0.0), usage.get("tokens_completion", 0.0))
-
-    def _load(self, blob: str, kind: type[Any]) -> Any:
-        return decode_own(self._world.blobs.get(blob, bytes_max=limits.JSON_BYTES_MAX), kind)

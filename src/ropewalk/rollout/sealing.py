@@ -5,27 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from ropewalk.core import limits
-from ropewalk.core.records import decode_own
+from ropewalk.core.records import Record
 from ropewalk.interface.episode import EpisodeRecord
 from ropewalk.interface.task import Task
 from ropewalk.provenance.statement import StatementDraft
 from ropewalk.reward.verdict import Reward, Verdict
 from ropewalk.rollout.events import Event, GroupClosed, RewardSealed
-from ropewalk.rollout.journal import Journal
-from ropewalk.rollout.ports import World
+from ropewalk.rollout.journal import RunJournal
+from ropewalk.rollout.ports import RunWorld
 from ropewalk.rollout.rows import EpisodeRow, EpisodeState
 from ropewalk.rollout.statements import Outcome, outcome_drafts
 from ropewalk.rollout.threads import in_thread
 from ropewalk.sandbox.contract import SnapshotRecord
+from ropewalk.store.records import read_record
 
-T = TypeVar("T")
+R = TypeVar("R", bound=Record)
 
 
 class Sealer:
     """Seals batches of one run's episodes and closes its groups."""
 
-    def __init__(self, world: World, journal: Journal, run: str, observe: Callable[[Event], None]) -> None:
+    def __init__(self, world: RunWorld, journal: RunJournal, run: str, observe: Callable[[Event], None]) -> None:
         self._world = world
         self._journal = journal
         self._run = run
@@ -96,5 +96,5 @@ class Sealer:
             judged_s=row.judged_s or 0.0,
         )
 
-    def _record(self, blob: str, kind: type[T]) -> T:
-        return decode_own(self._world.blobs.get(blob, bytes_max=limits.JSON_BYTES_MAX), kind)
+    def _record(self, blob: str, kind: type[R]) -> R:
+        return read_record(self._world.blobs, blob, kind)

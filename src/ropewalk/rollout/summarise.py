@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from ropewalk.reward import catalogue
 from ropewalk.reward.statistics import wilson
 from ropewalk.rollout.episodes.host import add_usage
-from ropewalk.rollout.results import Result, RunResults
+from ropewalk.rollout.loaded import LoadedEpisode, LoadedRun
 from ropewalk.rollout.rows import GroupRow
 from ropewalk.rollout.summary import CatalogueCall, EpisodeLine, Interval, PolicyRow, Row, RunSummary
 
@@ -16,15 +16,15 @@ PASS = 1.0
 """A reward from here on counts as passed."""
 
 
-def summary_of(loaded: RunResults, *, cost: Mapping[str, float] | None = None) -> RunSummary:
+def summary_of(loaded: LoadedRun, *, cost: Mapping[str, float] | None = None) -> RunSummary:
     """The summary of a run, also of one that still goes on.
 
     Args:
         loaded: the run.
         cost: As the cost model names it; goes into the summary as it is.
     """
-    played = [result.record for result in loaded.results if result.record]
-    time_s = _times(loaded.results)
+    played = [result.record for result in loaded.episodes if result.record]
+    time_s = _times(loaded.episodes)
     time_s["signing"] = loaded.row.signing_s
     time_s["prepare"] = sum(row.prepare_s for row in loaded.task_rows)
     return RunSummary(
@@ -36,14 +36,14 @@ def summary_of(loaded: RunResults, *, cost: Mapping[str, float] | None = None) -
         rows=tuple(_row(loaded, group) for group in loaded.groups),
         policies=tuple(_policy_row(loaded, policy) for policy in loaded.plan.run.policies),
         catalogue=_catalogue(loaded),
-        episodes=tuple(_line(result) for result in loaded.results),
+        episodes=tuple(_line(result) for result in loaded.episodes),
         time_s=time_s,
-        usage=_usages(loaded.results, loaded),
+        usage=_usages(loaded.episodes, loaded),
         cost=dict(cost or {}),
     )
 
 
-def interval(results: Iterable[Result]) -> Interval:
+def interval(results: Iterable[LoadedEpisode]) -> Interval:
     """The pass rate of what is scored."""
     values = [result.reward.value for result in results if result.reward and result.reward.value is not None]
     passed = sum(value >= PASS for value in values)
@@ -53,7 +53,7 @@ def interval(results: Iterable[Result]) -> Interval:
     )  # fmt: skip
 
 
-def _row(loaded: RunResults, group: GroupRow) -> Row:
+def _row(loaded: LoadedRun, group: GroupRow) -> Row:
     results = loaded.of_group(group.id)
     task = loaded.tasks[group.task]
     rewards = [result.reward for result in results if result.reward]
@@ -79,8 +79,8 @@ def _row(loaded: RunResults, group: GroupRow) -> Row:
     )
 
 
-def _policy_row(loaded: RunResults, policy: str) -> PolicyRow:
-    results = [result for result in loaded.results if result.row.policy == policy]
+def _policy_row(loaded: LoadedRun, policy: str) -> PolicyRow:
+    results = [result for result in loaded.episodes if result.row.policy == policy]
     return PolicyRow(
         policy=policy,
         episodes=len(results),
@@ -93,12 +93,12 @@ def _policy_row(loaded: RunResults, policy: str) -> PolicyRow:
     )
 
 
-def _catalogue(loaded: RunResults) -> tuple[CatalogueCall, ...]:
+def _catalogue(loaded: LoadedRun) -> tuple[CatalogueCall, ...]:
     calls = []
     for task in loaded.tasks.values():
         seen = [
             (result.row.policy, result.verdict)
-            for result in loaded.results
+            for result in loaded.episodes
             if result.row.task == task.id and result.verdict and result.reward
         ]
         if seen:
@@ -107,7 +107,7 @@ def _catalogue(loaded: RunResults) -> tuple[CatalogueCall, ...]:
     return tuple(calls)
 
 
-def _line(result: Result) -> EpisodeLine:
+def _line(result: LoadedEpisode) -> EpisodeLine:
     record, reward, row = result.record, result.reward, result.row
     kept = [step.snapshot for step in record.steps if step.snapshot] if record else []
     unpaid = reward is not None and (reward.value is None or reward.value < PASS)
@@ -128,16 +128,16 @@ def _line(result: Result) -> EpisodeLine:
     )
 
 
-def _steps_mean(results: Sequence[Result]) -> float:
+def _steps_mean(results: Sequence[LoadedEpisode]) -> float:
     counts = [len(result.record.steps) for result in results if result.record]
     return sum(counts) / len(counts) if counts else 0.0
 
 
-def _terminations(results: Iterable[Result]) -> dict[str, int]:
+def _terminations(results: Iterable[LoadedEpisode]) -> dict[str, int]:
     return dict(Counter(str(result.record.termination) for result in results if result.record).most_common())
 
 
-def _times(results: Iterable[Result]) -> dict[str, float]:
+def _times(results: Iterable[LoadedEpisode]) -> dict[str, float]:
     total = dict.fromkeys(("sandbox", "tests", "model", "policy", "grading"), 0.0)
     for result in results:
         if result.record:
@@ -147,7 +147,7 @@ def _times(results: Iterable[Result]) -> dict[str, float]:
     return total
 
 
-def _usages(results: Iterable[Result], loaded: RunResults) -> dict[str, float]:
+def _usages(results: Iterable[LoadedEpisode], loaded: LoadedRun) -> dict[str, float]:
     """Sums, and the largest of peaks; `memory_bytes_mean` is one episode's, `model_usd` by the plan's prices."""
     total: dict[str, float] = {}
     held = []

@@ -15,11 +15,12 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import IO, Any
 
 from ropewalk.core import limits
 from ropewalk.core.errors import CallerError
+from ropewalk.core.paths import parts_below
 from ropewalk.sandbox import privilege
 from ropewalk.sandbox.trees import Owner, as_is, as_root
 
@@ -106,11 +107,8 @@ class _Bounded(tarfile.TarInfo):
 
 
 def _parts(name: str, what: str) -> tuple[str, ...]:
-    path = PurePosixPath(name)
-    parts = tuple(part for part in path.parts if part not in (".", "/"))
-    if path.is_absolute() and what == "member":
-        raise CallerError(f"The archive has a member with an absolute path: {name!r}.")
-    if ".." in parts or "\0" in name or len(parts) > limits.TREE_DEPTH_MAX:
+    parts = parts_below(name.lstrip("/") if what == "link" else name)
+    if parts is None or len(parts) > limits.TREE_DEPTH_MAX:
         raise CallerError(f"The archive has a {what} outside of it or too deep: {name[:200]!r}.")
     return parts
 

@@ -10,7 +10,7 @@ from anyio.abc import ByteStream
 
 from ropewalk.core import limits
 from ropewalk.sandbox.contract import SandboxGoneError
-from ropewalk.sandbox.protocol import VERSION, Decoder, Fields, Frame, Key, Kind, ProtocolError, encode
+from ropewalk.sandbox.protocol import VERSION, Decoder, Fields, Frame, FrameKind, Key, ProtocolError, encode
 
 HELLO_TIMEOUT_S: Final = 10.0
 CLOSE_TIMEOUT_S: Final = 2.0
@@ -22,7 +22,7 @@ def copy_of(error: SandboxGoneError) -> SandboxGoneError:
     return SandboxGoneError(error.message, termination=error.termination)
 
 
-class Owner(Protocol):
+class ConnectedSandbox(Protocol):
     """The sandbox at the other end, as far as its connection knows it."""
 
     async def explain(self, reason: str) -> SandboxGoneError:
@@ -34,7 +34,7 @@ class Owner(Protocol):
         ...
 
 
-class Channel(Protocol):
+class FrameChannel(Protocol):
     """Who takes the frames of one request."""
 
     def frame(self, kind: int, payload: bytes) -> None:
@@ -53,10 +53,10 @@ class Connection:
     be blocked by a slow taker (flow control is per channel), one writes what was queued.
     """
 
-    def __init__(self, stream: ByteStream, owner: Owner) -> None:
+    def __init__(self, stream: ByteStream, owner: ConnectedSandbox) -> None:
         self._stream = stream
         self._owner = owner
-        self._channels: dict[int, Channel] = {}
+        self._channels: dict[int, FrameChannel] = {}
         self._last_channel = 0
         self._outbox = bytearray()
         self._queued = asyncio.Event()
@@ -68,7 +68,7 @@ class Connection:
         self._tasks: list[asyncio.Task[None]] = []
 
     @classmethod
-    async def open(cls, stream: ByteStream, owner: Owner) -> Connection:
+    async def open(cls, stream: ByteStream, owner: ConnectedSandbox) -> Connection:
         """Takes over the stream and waits for the agent's greeting.
 
         Raises:
@@ -100,7 +100,7 @@ class Connection:
         """Whether new requests have a chance."""
         return self._error is None and not self._closing
 
-    def request(self, kind: Kind, payload: bytes, channel: Channel) -> int:
+    def request(self, kind: FrameKind, payload: bytes, channel: FrameChannel) -> int:
         """Sends a request; its frames go to `channel` until `release`.
 
         Raises:
@@ -115,7 +115,7 @@ class Connection:
         self._queue(frame)
         return number
 
-    def send(self, kind: Kind, channel: int, payload: bytes = b"") -> None:
+    def send(self, kind: FrameKind, channel: int, payload: bytes = b"") -> None:
         """Queues a frame without waiting: for short ones, or between two `drain`s."""
         if self.usable:
             self._queue(encode(kind, channel, payload))
@@ -188,7 +188,7 @@ class Connection:
             self._fail(error)
 
     def _take(self, frame: Frame) -> None:
-        if frame.kind == Kind.HELLO:
+        if frame.kind == FrameKind.HELLO:
             fields = Fields(frame.payload)
             if fields.number(Key.VERSION) != VERSION:
                 raise ProtocolError(f"version {fields.number(Key.VERSION)}, not {VERSION}")

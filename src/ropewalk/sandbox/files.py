@@ -15,12 +15,8 @@ from ropewalk.core.records import Record
 from ropewalk.sandbox.connection import Connection, copy_of
 from ropewalk.sandbox.contract import SandboxGoneError
 from ropewalk.sandbox.process import encode_name
-from ropewalk.sandbox.protocol import DATA_BYTES_MAX, Fields, FileFlag, Key, Kind, ProtocolError, field
+from ropewalk.sandbox.protocol import DATA_BYTES_MAX, Fields, FileFlag, FrameKind, Key, ProtocolError, field
 
-ENTRIES_MAX: Final = 100_000
-"""Of one listing."""
-CALL_TIMEOUT_S: Final = 120.0
-"""For one call's answer, and for each piece of an upload to be taken. Then the sandbox is ended: see `process`."""
 _ENTRY_BYTES_MAX: Final = 8 * limits.KIB
 _KINDS: Final[Mapping[bytes, Literal["file", "directory", "link", "other"]]] = {
     b"f": "file",
@@ -81,10 +77,10 @@ class _Call:
 
     def frame(self, kind: int, payload: bytes) -> None:
         self._room -= len(payload)
-        if self._room < 0 or not Kind.FILE <= kind <= Kind.ERROR:
+        if self._room < 0 or not FrameKind.FILE <= kind <= FrameKind.ERROR:
             raise ProtocolError("more than was asked for, or something else")
         self.frames.append((kind, payload))
-        if kind in (Kind.DONE, Kind.ERROR):
+        if kind in (FrameKind.DONE, FrameKind.ERROR):
             self.over.set()
 
     def lost(self, error: SandboxGoneError) -> None:
@@ -94,20 +90,22 @@ class _Call:
 
 async def _finish(connection: Connection, channel: int, call: _Call) -> list[tuple[int, bytes]]:
     try:
-        with anyio.move_on_after(CALL_TIMEOUT_S):
+        with anyio.move_on_after(limits.FILE_CALL_TIMEOUT_S):
             await call.over.wait()
         if not call.over.is_set():
             raise await connection.give_up("its agent did not answer about files in time")
     finally:
         connection.release(channel)
         if not call.over.is_set():
-            connection.send(Kind.CLOSE, channel)
+            connection.send(FrameKind.CLOSE, channel)
     if call.error:
         raise copy_of(call.error)
     return call.frames
 
 
-async def _request(connection: Connection, kind: Kind, payload: bytes, *, bytes_max: int) -> list[tuple[int, bytes]]:
+async def _request(
+    connection: Connection, kind: FrameKind, payload: bytes, *, bytes_max: int
+) -> list[tuple[int, bytes]]:
     call = _Call(bytes_max=bytes_max)
     return await _finish(connection, connection.request(kind, payload, call), call)
 
@@ -138,14 +136,14 @@ async def read_files(
     flags = (FileFlag.WHOLE if whole else 0) | (0 if follow else FileFlag.NOFOLLOW)
     request = b"".join(map(_path, paths)) + field(Key.LENGTH, bytes_max) + field(Key.OFFSET, offset)
     room = bytes_max + len(paths) * _ENTRY_BYTES_MAX + _ENTRY_BYTES_MAX
-    frames = await _request(connection, Kind.READ, request + field(Key.FLAGS, int(flags)), bytes_max=room)
+    frames = await _request(connection, FrameKind.READ, request + field(Key.FLAGS, int(flags)), bytes_max=room)
     contents: list[list[bytes]] = []
     for kind, payload in frames:
-        if kind == Kind.FILE_DATA and contents:
+        if kind == FrameKind.FILE_DATA and contents:
             contents[-1].append(payload)
-        elif kind == Kind.FILE:
+        elif kind == FrameKind.FILE:
             contents.append([])
-        elif kind in (Kind.FILE_FAILED, Kind.ERROR):
+        elif kind in (FrameKind.FILE_FAILED, FrameKind.ERROR):
             raise file_error(Fields(payload), doing="read", path=", ".join(paths))
     if len(contents) != len(paths):
         raise ProtocolError(f"The agent sent {len(contents)} files of {len(paths)}.")
@@ -167,23 +165,23 @@ async def write_files(connection: Connection, files: Iterable[tuple[str, bytes |
         names.append(path)
         head = _path(path) + field(Key.MODE, mode)
         if channel == 0:
-            channel = connection.request(Kind.WRITE, head, call)
+            channel = connection.request(FrameKind.WRITE, head, call)
         else:
-            connection.send(Kind.WRITE, channel, head)
+            connection.send(FrameKind.WRITE, channel, head)
         for piece in (content,) if isinstance(content, bytes) else content:
             view = memoryview(piece)
             while view and not call.over.is_set():
-                connection.send(Kind.DATA, channel, bytes(view[:DATA_BYTES_MAX]))
+                connection.send(FrameKind.DATA, channel, bytes(view[:DATA_BYTES_MAX]))
                 view = view[DATA_BYTES_MAX:]
-                with anyio.move_on_after(CALL_TIMEOUT_S) as patience:
+                with anyio.move_on_after(limits.FILE_CALL_TIMEOUT_S) as patience:
                     await connection.drain()
                 if patience.cancelled_caught:
                     raise await connection.give_up("its agent took no more of a file")
     if channel == 0:
         return
-    connection.send(Kind.END, channel)
+    connection.send(FrameKind.END, channel)
     for kind, payload in await _finish(connection, channel, call):
-        if kind == Kind.ERROR:
+        if kind == FrameKind.ERROR:
             raise file_error(Fields(payload), doing="write", path=", ".join(names))
 
 
@@ -197,7 +195,7 @@ async def list_folder(
     """
     flags = (FileFlag.RECURSIVE if recursive else 0) | (FileFlag.DIGESTS if digests else 0)
     request = _path(path) + field(Key.FLAGS, int(flags)) + field(Key.ENTRIES_MAX, entries_max)
-    frames = await _request(connection, Kind.LIST, request, bytes_max=(entries_max + 1) * _ENTRY_BYTES_MAX)
+    frames = await _request(connection, FrameKind.LIST, request, bytes_max=(entries_max + 1) * _ENTRY_BYTES_MAX)
     entries = list(_entries(frames, doing="list", path=path))
     if len(entries) > entries_max:
         raise ProtocolError("The agent sent more entries than were asked for.")
@@ -210,7 +208,7 @@ async def stat_path(connection: Connection, path: str) -> FileEntry:
     Raises:
         FileError: there is nothing (ENOENT), or it cannot be reached.
     """
-    frames = await _request(connection, Kind.STAT, _path(path), bytes_max=64 * limits.KIB)
+    frames = await _request(connection, FrameKind.STAT, _path(path), bytes_max=64 * limits.KIB)
     for entry in _entries(frames, doing="look at", path=path):
         return entry
     raise ProtocolError("The agent sent no entry.")
@@ -223,16 +221,16 @@ async def remove_path(connection: Connection, path: str, *, recursive: bool) -> 
         FileError: there is nothing (ENOENT), or without `recursive` a folder is not empty (ENOTEMPTY).
     """
     request = _path(path) + field(Key.FLAGS, int(FileFlag.RECURSIVE if recursive else 0))
-    for kind, payload in await _request(connection, Kind.REMOVE, request, bytes_max=64 * limits.KIB):
-        if kind == Kind.ERROR:
+    for kind, payload in await _request(connection, FrameKind.REMOVE, request, bytes_max=64 * limits.KIB):
+        if kind == FrameKind.ERROR:
             raise file_error(Fields(payload), doing="remove", path=path)
 
 
 def _entries(frames: list[tuple[int, bytes]], *, doing: str, path: str) -> Iterable[FileEntry]:
     for kind, payload in frames:
-        if kind == Kind.ERROR:
+        if kind == FrameKind.ERROR:
             raise file_error(Fields(payload), doing=doing, path=path)
-        if kind == Kind.ENTRIES:
+        if kind == FrameKind.ENTRIES:
             for packed in Fields(payload).all(Key.ENTRY):
                 fields = Fields(packed)
                 digest = fields.bytes(Key.SHA256)

@@ -13,9 +13,9 @@ import msgspec
 
 from ropewalk.sandbox import privilege, trees
 from ropewalk.sandbox.layers import LayerRecord, LayerStore
-from ropewalk.sandbox.trees import Entry, Tree
+from ropewalk.sandbox.trees import Tree, TreeEntry
 
-Merged = dict[str, tuple[Entry, int]]
+Merged = dict[str, tuple[TreeEntry, int]]
 """Members by path, each with the index of the layer that it is from."""
 
 
@@ -35,7 +35,7 @@ def flatten(layers: LayerStore, digests: Sequence[str]) -> LayerRecord:
     return layers.add_made(lambda target: _make(merged, sources, target), transient=True)
 
 
-def merge(stack: Sequence[Sequence[Entry]]) -> Merged:
+def merge(stack: Sequence[Sequence[TreeEntry]]) -> Merged:
     """What the stack shows, lowest first."""
     merged: Merged = {}
     for index, entries in enumerate(stack):
@@ -56,9 +56,9 @@ def _forget_below(merged: Merged, path: str) -> None:
         del merged[inner]
 
 
-def _without_lost_links(merged: Merged, stack: Sequence[Sequence[Entry]]) -> Merged:
+def _without_lost_links(merged: Merged, stack: Sequence[Sequence[TreeEntry]]) -> Merged:
     """A second name of a file whose first name is hidden by now becomes the file."""
-    files: dict[tuple[int, str], Entry] = {}
+    files: dict[tuple[int, str], TreeEntry] = {}
     for index, entries in enumerate(stack):
         files.update({(index, entry.path): entry for entry in entries if entry.kind == "file"})
     first: dict[tuple[int, str], str] = {}
@@ -68,7 +68,7 @@ def _without_lost_links(merged: Merged, stack: Sequence[Sequence[Entry]]) -> Mer
         if entry.kind in ("file", "hardlink"):
             key = (index, path if entry.kind == "file" else entry.target)
             if key in first:
-                entry = Entry(path=path, kind="hardlink", target=first[key])
+                entry = TreeEntry(path=path, kind="hardlink", target=first[key])
             else:
                 first[key] = path
                 entry = msgspec.structs.replace(files[key], path=path)

@@ -6,19 +6,17 @@ machine has one too. Others come from a root folder or a tar archive.
 
 from __future__ import annotations
 
-import fcntl
-import os
 import re
-import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
-from ropewalk.core.errors import CallerError, UnavailableError
+from ropewalk.core.errors import CallerError
 from ropewalk.core.records import Record, canonical_bytes, decode_own, digest
-from ropewalk.machinery.files import replace_whole
-from ropewalk.sandbox import archives, default_image, trees
+from ropewalk.machinery.files import locked, replace_whole
+from ropewalk.sandbox import archives, default_image
 from ropewalk.sandbox.layers import LayerStore
+from ropewalk.sandbox.staging import staging_folder, sweep
 from ropewalk.store.layout import Layout
 
 Progress = Callable[[str], None]
@@ -64,11 +62,11 @@ class ImageStore:
         pointer = self._root / f"default-{default_image.key()[:32]}"
         if record := self._pointed(pointer):
             return record
-        with self._locked("default"):
+        with locked(self._root / ".default.lock"):
             if record := self._pointed(pointer):
                 return record
-            self._sweep()
-            with self._staging() as staging:
+            sweep(self._root)
+            with staging_folder(self._root, "image") as staging:
                 root = staging / "root"
                 root.mkdir()
                 default_image.build(root, tell)
@@ -97,7 +95,7 @@ class ImageStore:
             CallerError: no tar archive, a member that leaves the tree, or past the limits `TREE_*`.
             UnavailableError: no room.
         """
-        with self._staging() as staging:
+        with staging_folder(self._root, "image") as staging:
             owners = archives.unpack(path, staging / "root")
             layer = self.layers.add_tree(staging / "root", owner=owners)
         return self._keep(ImageRecord(layers=(layer.digest,), env={"PATH": PATH_VARIABLE}, label=label or path.name))
@@ -139,43 +137,3 @@ class ImageStore:
     def _keep(self, record: ImageRecord) -> ImageRecord:
         replace_whole(self._root / f"{record.digest}.json", canonical_bytes(record))
         return record
-
-    @contextmanager
-    def _locked(self, name: str) -> Iterator[None]:
-        try:
-            fd = os.open(self._root / f".{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise UnavailableError(f"No image can be stored in {self._root}: {error.strerror}.") from error
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(fd)
-
-    @contextmanager
-    def _staging(self) -> Iterator[Path]:
-        try:
-            staging = Path(tempfile.mkdtemp(prefix=".staging-", dir=self._root))
-        except OSError as error:
-            raise UnavailableError(f"No image can be stored in {self._root}: {error.strerror}.") from error
-        lock = os.open(staging, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield staging
-        except OSError as error:
-            raise UnavailableError(f"The image could not be made: {error.strerror or error}.") from error
-        finally:
-            trees.remove(staging)
-            os.close(lock)
-
-    def _sweep(self) -> None:
-        """Removes what an interrupted build left."""
-        for entry in self._root.glob(".staging-*"):
-            fd = os.open(entry, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                trees.remove(entry)
-            except BlockingIOError:
-                pass
-            finally:
-                os.close(fd)

@@ -7,23 +7,23 @@ never changed; equal content is stored once.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import re
 import secrets
-import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from ropewalk.core.errors import CallerError, IntegrityError, RopewalkError, UnavailableError
+from ropewalk.core.errors import CallerError, IntegrityError, RopewalkError
+from ropewalk.core.paths import parts_below
 from ropewalk.core.records import Record, canonical_bytes, decode_own
+from ropewalk.machinery.files import locked
 from ropewalk.sandbox import privilege, trees
-from ropewalk.sandbox.trees import Entry, Owner, Tree
+from ropewalk.sandbox.staging import staging_folder, sweep
+from ropewalk.sandbox.trees import Owner, Tree, TreeEntry
 from ropewalk.store.layout import Layout
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -74,7 +74,7 @@ class LayerStore:
             CallerError: no readable folder, or past the limits `TREE_*`.
             UnavailableError: no room. Nothing is left behind.
         """
-        with self._staging() as staging:
+        with staging_folder(self._root, "layer") as staging:
             tree = trees.copy(path, staging / "tree", owner=owner, without=without, bytes_max=bytes_max)
             return self._keep(staging, tree, transient=transient)
 
@@ -87,11 +87,11 @@ class LayerStore:
             CallerError: a name that is absolute, leaves the tree, or is a folder of another one.
             UnavailableError: no room. Nothing is left behind.
         """
-        with self._staging() as staging:
+        with staging_folder(self._root, "layer") as staging:
             source = staging / "source"
             source.mkdir()
             for name, data in files.items():
-                place = source / check_name(name)
+                place = source / _place(name)
                 try:
                     place.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
                     place.write_bytes(data)
@@ -112,10 +112,10 @@ class LayerStore:
         Raises:
             UnavailableError: no room. Nothing is left behind.
         """
-        with self._staging() as staging:
+        with staging_folder(self._root, "layer") as staging:
             return self._keep(staging, make(staging / "tree"), transient=transient)
 
-    def entries(self, digest: str) -> tuple[Entry, ...]:
+    def entries(self, digest: str) -> tuple[TreeEntry, ...]:
         """A layer's members, in order.
 
         Raises:
@@ -125,7 +125,7 @@ class LayerStore:
         manifest = (self.path(digest).parent / "manifest").read_bytes()
         if hashlib.sha256(manifest).hexdigest() != digest:
             raise IntegrityError(f"The manifest of layer {digest[:12]}… was changed.")
-        return tuple(msgspec.json.decode(line, type=Entry) for line in manifest.splitlines())
+        return tuple(msgspec.json.decode(line, type=TreeEntry) for line in manifest.splitlines())
 
     def path(self, digest: str) -> Path:
         """The folder to mount.
@@ -224,42 +224,14 @@ class LayerStore:
 
     def sweep(self) -> int:
         """Removes what interrupted work left behind; returns how many such folders."""
-        count = 0
-        for entry in list(self._root.iterdir()) if self._root.is_dir() else ():
-            if entry.name.startswith(".removed-") or (entry.name.startswith(".staging-") and _abandoned(entry)):
-                trees.remove(entry)
-                count += 1
-        return count
+        removed = list(self._root.glob(".removed-*"))
+        for folder in removed:
+            trees.remove(folder)
+        return len(removed) + sweep(self._root)
 
-    @contextmanager
-    def _staging(self) -> Iterator[Path]:
-        """A private folder; its lock tells `sweep` that somebody is at work in it."""
-        try:
-            self._root.mkdir(parents=True, exist_ok=True, mode=0o700)
-            staging = Path(tempfile.mkdtemp(prefix=".staging-", dir=self._root))
-            lock = os.open(staging, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except OSError as error:
-            raise UnavailableError(f"No layer can be stored in {self._root}: {error.strerror}.") from error
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield staging
-        except OSError as error:
-            raise UnavailableError(
-                f"A layer could not be stored in {self._root}: {error.strerror or error}."
-            ) from error
-        finally:
-            trees.remove(staging)
-            os.close(lock)
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _locked(self) -> AbstractContextManager[None]:
         """Appearing and going, one at a time: who keeps a layer keeps it from being discarded."""
-        lock = os.open(self._root / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(lock)
+        return locked(self._root / ".lock")
 
     def _keep(self, staging: Path, tree: Tree, *, transient: bool = False) -> LayerRecord:
         manifest = tree.manifest
@@ -283,31 +255,11 @@ class LayerStore:
         return record
 
 
-def check_name(name: str) -> PurePosixPath:
-    """A relative path that stays below where it is put.
-
-    Raises:
-        CallerError: it does not.
-    """
-    path = PurePosixPath(name)
-    if not name or path.is_absolute() or ".." in path.parts or path == PurePosixPath(".") or "\0" in name:
+def _place(name: str) -> PurePosixPath:
+    parts = parts_below(name)
+    if not parts:
         raise CallerError(f"{name!r} is not a path inside a layer.", next_step="give a relative one without '..'.")
-    return path
-
-
-def _abandoned(staging: Path) -> bool:
-    try:
-        fd = os.open(staging, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Between its making and its locking there is an instant.
-        return time.time() - os.fstat(fd).st_mtime > 1
-    except OSError:
-        return False
-    finally:
-        os.close(fd)
+    return PurePosixPath(*parts)
 
 
 def _fingerprint(tree: Path, members: int) -> tuple[int, ...]:

@@ -21,19 +21,14 @@ from ropewalk.sandbox.protocol import (
     WINDOW_BYTES,
     ExecFlag,
     Fields,
+    FrameKind,
     Key,
-    Kind,
     ProtocolError,
     field,
 )
 
-KILL_WAIT_S: Final = 15.0
-"""For the agent's word that a process tree is gone; it gives up on its own after 10 s. Who gets no word by then ends
-the sandbox: what runs beside the agent may have starved it."""
 LAST_CHANCE_S: Final = 1.0
 """Even where the time is up already: this side may have slept."""
-START_WAIT_S: Final = 60.0
-"""For the agent's word that a command runs."""
 SIGKILL: Final = 9
 
 
@@ -164,7 +159,7 @@ class Process:
         self.pid: int | None = None
         """Inside the sandbox; None until it started, and for ever where it could not be."""
         self._asked_s = time.monotonic()
-        self._channel = connection.request(Kind.EXEC, command.payload(), self)
+        self._channel = connection.request(FrameKind.EXEC, command.payload(), self)
 
     async def __aenter__(self) -> Self:
         return self
@@ -191,9 +186,10 @@ class Process:
         """Waits until it runs: its process id. None where it could not be started; `wait` says why.
 
         Raises:
-            SandboxGoneError: the sandbox died, or its agent said nothing for `START_WAIT_S` and it was ended.
+            SandboxGoneError: the sandbox died, or its agent said nothing for `limits.EXEC_START_WAIT_S` and it was
+                ended.
         """
-        with anyio.move_on_after(START_WAIT_S):
+        with anyio.move_on_after(limits.EXEC_START_WAIT_S):
             while self.pid is None and self._exit is None:
                 await self._change()
             return self.pid
@@ -213,13 +209,13 @@ class Process:
                 await self._change()
             piece = view[: min(self._stdin_room, DATA_BYTES_MAX)]
             self._stdin_room -= len(piece)
-            self._connection.send(Kind.STDIN, self._channel, bytes(piece))
+            self._connection.send(FrameKind.STDIN, self._channel, bytes(piece))
             view = view[len(piece) :]
             await self._connection.drain()
 
     async def send_eof(self) -> None:
         """No more input."""
-        self._connection.send(Kind.STDIN_EOF, self._channel)
+        self._connection.send(FrameKind.STDIN_EOF, self._channel)
 
     def signal(self, number: int) -> None:
         """Sends a signal to the command's process group.
@@ -229,29 +225,30 @@ class Process:
         """
         if not 0 < number < 65:
             raise CallerError(f"{number} is not a signal.")
-        self._connection.send(Kind.SIGNAL, self._channel, field(Key.SIGNAL, number))
+        self._connection.send(FrameKind.SIGNAL, self._channel, field(Key.SIGNAL, number))
 
     def resize(self, size: TerminalSize) -> None:
         """A new size of its terminal."""
         payload = field(Key.ROWS, size.rows) + field(Key.COLUMNS, size.columns)
-        self._connection.send(Kind.RESIZE, self._channel, payload)
+        self._connection.send(FrameKind.RESIZE, self._channel, payload)
 
     async def kill(self) -> None:
         """Ends the whole process tree and waits until it is gone. Idempotent; shielded from cancellation."""
         if self._exit is not None or self._error is not None:
             return
-        self._connection.send(Kind.CLOSE, self._channel)
+        self._connection.send(FrameKind.CLOSE, self._channel)
         self._collect = True
         self._credit_queue()
         with anyio.CancelScope(shield=True):
-            if not await self._ends(KILL_WAIT_S):
+            if not await self._ends(limits.EXEC_KILL_WAIT_S):
                 await self._connection.give_up("its agent did not end a command")
 
     async def wait(self) -> ExecResult:
         """Its result, with the output that was not read before. Cancelling the wait leaves the command running.
 
         The agent keeps the command's time limit. Where it does not (what runs beside it may starve it), this side
-        does, `KILL_WAIT_S` later: the sandbox is ended, and the result is the command's TIMEOUT, not an error.
+        does, `limits.EXEC_KILL_WAIT_S` later: the sandbox is ended, and the result is the command's TIMEOUT, not an
+        error.
 
         Raises:
             SandboxGoneError: the sandbox died.
@@ -262,7 +259,9 @@ class Process:
             if self._command.timeout_s is None:
                 while self._exit is None:
                     await self._change()
-            elif not await self._ends(self._asked_s + self._command.timeout_s + KILL_WAIT_S - time.monotonic()):
+            elif not await self._ends(
+                self._asked_s + self._command.timeout_s + limits.EXEC_KILL_WAIT_S - time.monotonic()
+            ):
                 return await self._overdue()
             if self._error is not None and self._exit is None:
                 raise copy_of(self._error)
@@ -315,7 +314,9 @@ class Process:
         self._changed.clear()
         limit_s = self._command.timeout_s
         # The agent keeps the end back while its output is not taken: from then on it has some more time.
-        patience_s = None if limit_s is None else max(self._asked_s + limit_s - time.monotonic(), 0) + KILL_WAIT_S
+        patience_s = (
+            None if limit_s is None else max(self._asked_s + limit_s - time.monotonic(), 0) + limits.EXEC_KILL_WAIT_S
+        )
         with anyio.move_on_after(patience_s) as patience:
             await self._changed.wait()
         if patience.cancelled_caught:
@@ -327,7 +328,7 @@ class Process:
         self._waiting = max(0, self._waiting - count)
         self._taken += count
         if self._taken >= WINDOW_BYTES // 2:
-            self._connection.send(Kind.CREDIT, self._channel, field(Key.CREDIT, self._taken))
+            self._connection.send(FrameKind.CREDIT, self._channel, field(Key.CREDIT, self._taken))
             self._taken = 0
 
     def _credit_queue(self) -> None:
@@ -338,8 +339,8 @@ class Process:
 
     def frame(self, kind: int, payload: bytes) -> None:
         """From the connection."""
-        if kind in (Kind.STDOUT, Kind.STDERR):
-            stream: Literal["stdout", "stderr"] = "stdout" if kind == Kind.STDOUT else "stderr"
+        if kind in (FrameKind.STDOUT, FrameKind.STDERR):
+            stream: Literal["stdout", "stderr"] = "stdout" if kind == FrameKind.STDOUT else "stderr"
             self._received[stream] += len(payload)
             if self._received[stream] > self._command.output_bytes_max:
                 raise ProtocolError("more output than was asked for")
@@ -351,11 +352,11 @@ class Process:
                 self._waiting += len(payload)
                 if self._waiting > WINDOW_BYTES:
                     raise ProtocolError("more output than there was room for")
-        elif kind == Kind.STARTED:
+        elif kind == FrameKind.STARTED:
             self.pid = Fields(payload).number(Key.PID)
-        elif kind == Kind.STDIN_CREDIT:
+        elif kind == FrameKind.STDIN_CREDIT:
             self._stdin_room = min(WINDOW_BYTES, self._stdin_room + Fields(payload).number(Key.CREDIT))
-        elif kind == Kind.EXIT:
+        elif kind == FrameKind.EXIT:
             self._exit = Fields(payload)
             self._connection.release(self._channel)
         else:

@@ -26,7 +26,7 @@ _FIELD: Final = struct.Struct(">BI")
 _NUMBER: Final = struct.Struct(">q")
 
 
-class Kind(IntEnum):
+class FrameKind(IntEnum):
     """What a frame is. Below 128: to the agent."""
 
     PING = 1
@@ -135,7 +135,7 @@ class Frame(NamedTuple):
     payload: bytes
 
 
-def encode(kind: Kind, channel: int, payload: bytes = b"") -> bytes:
+def encode(kind: FrameKind, channel: int, payload: bytes = b"") -> bytes:
     """A frame's bytes.
 
     Raises:
@@ -216,7 +216,7 @@ class Decoder:
         self._buffer += data
         while len(self._buffer) >= _HEADER.size:
             length, kind, channel = _HEADER.unpack_from(self._buffer)
-            if length > self._frame_bytes_max or kind < Kind.HELLO:
+            if length > self._frame_bytes_max or kind < FrameKind.HELLO:
                 raise ProtocolError(f"The agent sent a frame of kind {kind} and {length} bytes.")
             end = _HEADER.size + length
             if len(self._buffer) < end:

@@ -14,6 +14,7 @@ import anyio
 from ropewalk.core import limits
 from ropewalk.core.errors import CallerError, RopewalkError
 from ropewalk.core.outcomes import Termination
+from ropewalk.machinery.files import replacing
 from ropewalk.sandbox.connection import Connection
 from ropewalk.sandbox.contract import (
     Lease,
@@ -24,7 +25,6 @@ from ropewalk.sandbox.contract import (
     SnapshotRecord,
 )
 from ropewalk.sandbox.files import (
-    ENTRIES_MAX,
     FileEntry,
     FileError,
     list_folder,
@@ -203,19 +203,14 @@ class Sandbox:
     async def download(self, path: str, destination: Path, *, bytes_max: int = limits.ARCHIVE_BYTES_MAX) -> int:
         """A file of the sandbox to one of this machine, in pieces; returns its size. It appears when it is whole."""
         connection, size = await self._connect(), 0
-        temporary = destination.with_name(f".{destination.name}.partial")
-        try:
-            with temporary.open("wb") as target:
-                while piece := (
-                    await read_files(connection, [path], bytes_max=4 * limits.MIB, offset=size, whole=False)
-                )[0]:
-                    size += len(piece)
-                    if size > bytes_max:
-                        raise FileError(f"{path} is larger than {bytes_max} bytes.", code="EFBIG", path=path)
-                    await anyio.to_thread.run_sync(target.write, piece)
-            temporary.replace(destination)
-        finally:
-            temporary.unlink(missing_ok=True)
+        with replacing(destination, durable=False, mode=0o666) as target:
+            while piece := (await read_files(connection, [path], bytes_max=4 * limits.MIB, offset=size, whole=False))[
+                0
+            ]:
+                size += len(piece)
+                if size > bytes_max:
+                    raise FileError(f"{path} is larger than {bytes_max} bytes.", code="EFBIG", path=path)
+                await anyio.to_thread.run_sync(target.write, piece)
         return size
 
     async def upload(self, source: Path, path: str, *, mode: int = 0o644) -> None:
@@ -225,7 +220,12 @@ class Sandbox:
             await write_files(await self._connect(), [(path, pieces, mode)])
 
     async def list(
-        self, path: str = ".", *, recursive: bool = False, digests: bool = False, entries_max: int = ENTRIES_MAX
+        self,
+        path: str = ".",
+        *,
+        recursive: bool = False,
+        digests: bool = False,
+        entries_max: int = limits.LIST_ENTRIES_MAX,
     ) -> tuple[FileEntry, ...]:
         """What is in a folder, sorted by path; by lstat, links are never followed.
 

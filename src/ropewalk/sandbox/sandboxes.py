@@ -52,7 +52,7 @@ class Images(Protocol):
         ...
 
 
-class Layers(Protocol):
+class TransientLayers(Protocol):
     """The layer store, as far as it matters here."""
 
     def transient(self) -> set[str]:
@@ -76,7 +76,7 @@ class Sandboxes:
         layout: Layout,
         *,
         images: Images,
-        layers: Layers,
+        layers: TransientLayers,
         tenant: TenantContext | None = None,
         clock: Clock | None = None,
     ) -> None:

@@ -33,7 +33,7 @@ _COPY_BYTES = 1024 * 1024
 _KEPT_BITS = 0o1777
 
 
-class Entry(Record):
+class TreeEntry(Record):
     """One member of a tree."""
 
     path: str
@@ -55,7 +55,7 @@ class Entry(Record):
 class Tree(Record):
     """What a copy holds."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[TreeEntry, ...]
     size: int
     """Bytes of all files."""
     skipped: int
@@ -133,7 +133,7 @@ class _Walk:
         self.owner = owner
         self.without = without
         self.bytes_max = bytes_max
-        self.entries: list[Entry] = []
+        self.entries: list[TreeEntry] = []
         self.inodes: dict[tuple[int, int], str] = {}
         self.bytes = 0
         self.skipped = 0
@@ -187,12 +187,12 @@ class _Walk:
         elif kind == stat.S_IFLNK:
             link = os.readlink(name, dir_fd=fd)
             uid, gid = self.owner(found.st_uid, found.st_gid)
-            self.entries.append(Entry(path=_text(path), kind="link", uid=uid, gid=gid, target=_text(link)))
+            self.entries.append(TreeEntry(path=_text(path), kind="link", uid=uid, gid=gid, target=_text(link)))
             if target >= 0:
                 os.symlink(link, name, dir_fd=target)
                 self.settle(target, name, found, uid, gid)
         elif kind == stat.S_IFCHR and found.st_rdev == 0:
-            self.entries.append(Entry(path=_text(path), kind="whiteout"))
+            self.entries.append(TreeEntry(path=_text(path), kind="whiteout"))
             if target >= 0:
                 os.mknod(name, stat.S_IFCHR, 0, dir_fd=target)
         else:
@@ -202,7 +202,7 @@ class _Walk:
         key = (found.st_dev, found.st_ino)
         if found.st_nlink > 1 and key in self.inodes:
             first = self.inodes[key]
-            self.entries.append(Entry(path=_text(path), kind="hardlink", target=_text(first)))
+            self.entries.append(TreeEntry(path=_text(path), kind="hardlink", target=_text(first)))
             if target >= 0:
                 self.link(target, name, path, first)
             return
@@ -225,8 +225,8 @@ class _Walk:
                 if out >= 0:
                     os.close(out)
         mode = found.st_mode & _KEPT_BITS
-        self.entries.append(Entry(path=_text(path), kind="file", mode=mode, uid=uid, gid=gid, size=size, sha256=sha256,
-                                  attributes=attributes))  # fmt: skip
+        self.entries.append(TreeEntry(path=_text(path), kind="file", mode=mode, uid=uid, gid=gid, size=size,
+                                      sha256=sha256, attributes=attributes))  # fmt: skip
         if target >= 0:
             self.settle(target, name, found, uid, gid)
 
@@ -266,8 +266,8 @@ class _Walk:
         uid, gid = self.owner(found.st_uid, found.st_gid)
         attributes = _attributes(fd)
         opaque = _is_opaque(fd)
-        self.entries.append(Entry(path=_text(path), kind="directory", mode=found.st_mode & _KEPT_BITS, uid=uid, gid=gid,
-                                  opaque=opaque, attributes=attributes))  # fmt: skip
+        self.entries.append(TreeEntry(path=_text(path), kind="directory", mode=found.st_mode & _KEPT_BITS, uid=uid,
+                                      gid=gid, opaque=opaque, attributes=attributes))  # fmt: skip
         if target < 0:
             return
         for attribute, value in attributes.items():
@@ -329,7 +329,7 @@ def _attributes(fd: int) -> dict[str, str]:
     return {name: base64.b64encode(os.getxattr(fd, name)).decode() for name in sorted(kept)}
 
 
-def attribute_values(entry: Entry) -> dict[str, bytes]:
+def attribute_values(entry: TreeEntry) -> dict[str, bytes]:
     """The extended attributes of a member."""
     return {name: base64.b64decode(value) for name, value in entry.attributes.items()}
 
@@ -348,5 +348,5 @@ def _text(name: str) -> str:
     return text if not text.startswith("base64:") else "base64:" + base64.b64encode(raw).decode()
 
 
-def _order(entry: Entry) -> tuple[str, ...]:
+def _order(entry: TreeEntry) -> tuple[str, ...]:
     return tuple(entry.path.split("/"))

@@ -1,15 +1,12 @@
-"""Files that only their owner may touch, and files replaced so that a crash leaves the old or the new one."""
+"""Files that only their owner may touch."""
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 
-from ropewalk.core.errors import CallerError, DeniedError, UnavailableError
+from ropewalk.core.errors import CallerError, DeniedError
 
 PERMISSIONS_RULE = "private_files"
 
@@ -55,56 +52,3 @@ def read_private(path: Path, *, bytes_max: int) -> bytes:
     if len(data) > bytes_max:
         raise CallerError(f"{path} is larger than {bytes_max} bytes.")
     return data
-
-
-def replace_durably(path: Path, data: bytes, *, mode: int = 0o600) -> None:
-    """Puts `data` at `path`; survives power loss once it returned, and is never seen half written.
-
-    Raises:
-        UnavailableError: the disk is full or read-only. What was there before is still there.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
-    try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
-            raise
-        sync_folder(path.parent)
-    except OSError as error:
-        raise UnavailableError(f"{path} cannot be written: {error.strerror or error}.") from error
-
-
-def sync_folder(path: Path) -> None:
-    """Makes names that were added to or removed from a folder survive power loss."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-@contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Holds an exclusive lock on a file, which is made if absent, against other processes and other openings.
-
-    The kernel drops it when its holder dies.
-
-    Raises:
-        UnavailableError: the lock file cannot be made.
-    """
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    except OSError as error:
-        raise UnavailableError(f"{path} cannot be locked: {error.strerror or error}.") from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)

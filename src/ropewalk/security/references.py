@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from ropewalk.core import limits
 from ropewalk.core.errors import CallerError
 from ropewalk.security.private_files import read_private
-
-SECRET_BYTES_MAX = 64 * 1024
 
 
 def check_reference(reference: str) -> str:
@@ -38,7 +37,7 @@ def resolve_secret(reference: str) -> str:
         value = os.environ.get(rest, "")
     else:
         try:
-            value = read_private(Path(rest).expanduser(), bytes_max=SECRET_BYTES_MAX).decode("utf-8")
+            value = read_private(Path(rest).expanduser(), bytes_max=limits.SECRET_BYTES_MAX).decode("utf-8")
         except UnicodeDecodeError:
             raise CallerError(f"{rest} is not UTF-8 text.") from None
         value = value.removesuffix("\n").removesuffix("\r")

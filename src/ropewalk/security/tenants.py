@@ -8,9 +8,6 @@ from typing import Final
 from ropewalk.core.errors import CallerError, DeniedError
 from ropewalk.core.records import Record
 
-EMBEDDED_TENANT: Final = "local"
-"""Of the embedded profile, which has one user."""
-
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,38}")
 
 

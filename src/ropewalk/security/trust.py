@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import load_der_public_key
 
 from ropewalk.core.errors import CallerError
 from ropewalk.core.records import Record, canonical_bytes, content_id, decode, digest_bytes
-from ropewalk.security.private_files import replace_durably
+from ropewalk.machinery.files import replace_whole
 
 Algorithm = Literal["ed25519", "ml-dsa-65"]
 ALGORITHMS: tuple[Algorithm, ...] = ("ed25519", "ml-dsa-65")
@@ -164,7 +164,7 @@ def export_trust_root(root: TrustRoot, path: Path) -> None:
     Raises:
         UnavailableError: the file cannot be written.
     """
-    replace_durably(path, root.to_bytes(), mode=0o644)
+    replace_whole(path, root.to_bytes(), mode=0o644)
 
 
 def _restrict(pair: PublicPair, other: PublicPair | None) -> PublicPair:

@@ -151,7 +151,7 @@ class Assembly:
 
     async def _build(self, draft: GraderDraft, files: dict[str, bytes], visible: Mapping[str, bytes]) -> GraderBuild:
         return await build_values_grader(
-            self._bench.boxes, self._bench.blobs, draft, test_files=files, visible_files=visible
+            self._bench.sandboxes, self._bench.blobs, draft, test_files=files, visible_files=visible
         )
 
     async def _admit(self, problem: Problem, started_s: float) -> TaskRecord:

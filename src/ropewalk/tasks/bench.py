@@ -14,11 +14,11 @@ from ropewalk.core.clock import Clock, SystemClock
 from ropewalk.core.errors import RopewalkError, UnavailableError
 from ropewalk.core.outcomes import Termination
 from ropewalk.core.records import canonical_bytes, decode_own, digest, digest_bytes
-from ropewalk.reward.box import Boxes
+from ropewalk.reward.ports import GradingSandboxes
 from ropewalk.reward.suite import SuitePlan, SuiteRecord, SuiteRunner
 from ropewalk.sandbox.contract import SandboxSpec
 from ropewalk.store.contract import Blobs
-from ropewalk.tasks.requirements import Layers
+from ropewalk.tasks.requirements import BuildLayers
 from ropewalk.tasks.tree import SourceTree
 from ropewalk.tasks.worlds import WORKDIR, import_paths, layer_files_of_tests
 
@@ -42,7 +42,7 @@ def wall_s(cpu_s: float) -> float:
 
 
 @dataclass(frozen=True)
-class World:
+class BuildWorld:
     """What all sandboxes of one build share.
 
     Attributes:
@@ -63,10 +63,10 @@ class World:
 class Bench:
     """Runs suites, at most `parallel` at a time."""
 
-    boxes: Boxes
+    sandboxes: GradingSandboxes
     blobs: Blobs
-    layers: Layers
-    world: World
+    layers: BuildLayers
+    world: BuildWorld
     folder: Path
     """Where baselines are kept."""
     clock: Clock = field(default_factory=SystemClock)
@@ -128,7 +128,7 @@ class Bench:
 
     async def _run_once(self, spec: SandboxSpec, plan: SuitePlan) -> tuple[SuiteRecord, bool]:
         """What came of one run, and whether its time was up because the machine did not let it work."""
-        box = await self.boxes.create(spec)
+        box = await self.sandboxes.create(spec)
         try:
             record = await self.runner.run(box, plan)
             if record.termination is not Termination.TIMEOUT or record.cpu_s >= plan.cpu_s:

@@ -14,12 +14,12 @@ import msgspec
 from ropewalk.core.clock import Clock, SystemClock
 from ropewalk.core.errors import CallerError, DeniedError, IntegrityError, RopewalkError, UnavailableError
 from ropewalk.interface.task import TaskKind
-from ropewalk.reward.box import Boxes
 from ropewalk.reward.grader import Grader
+from ropewalk.reward.ports import GradingSandboxes
 from ropewalk.store.contract import Blobs
 from ropewalk.tasks.assembly import Assembly
-from ropewalk.tasks.bench import Bench, World
-from ropewalk.tasks.journal import Journal
+from ropewalk.tasks.bench import Bench, BuildWorld
+from ropewalk.tasks.journal import BuildJournal
 from ropewalk.tasks.leaks import Scanner
 from ropewalk.tasks.mutants import MutantBuilder
 from ropewalk.tasks.records import (
@@ -35,7 +35,7 @@ from ropewalk.tasks.records import (
     YieldReport,
 )  # fmt: skip
 from ropewalk.tasks.releases import ReleaseBuilder
-from ropewalk.tasks.requirements import Layers
+from ropewalk.tasks.requirements import BuildLayers
 from ropewalk.tasks.tree import SourceTree
 
 MUTANTS_PER_RELEASE_TASK: Final = 1 / 3
@@ -64,7 +64,7 @@ class Workshop:
     """What a builder works with; wired by `app`.
 
     Attributes:
-        boxes: makes sandboxes (`Sandboxes`).
+        sandboxes: makes sandboxes (`Sandboxes`).
         blobs: takes sources, oracles and graders.
         layers: takes layers (`LayerStore`).
         image: of all sandboxes.
@@ -74,9 +74,9 @@ class Workshop:
         parallel: sandboxes that work at the same time.
     """
 
-    boxes: Boxes
+    sandboxes: GradingSandboxes
     blobs: Blobs
-    layers: Layers
+    layers: BuildLayers
     image: ImageLike
     trees: Trees
     folder: Path
@@ -121,16 +121,16 @@ class _Run:
         self._shop = shop
         self._plan = plan
         self._on_event = on_event
-        world = World(
+        world = BuildWorld(
             tenant=plan.tenant, image=shop.image.digest, image_layers=shop.image.layers, wheels=shop.wheels,
             plugins=plan.plugins,
         )  # fmt: skip
-        bench = Bench(shop.boxes, shop.blobs, shop.layers, world, shop.folder, shop.clock, shop.parallel)
-        grader = Grader(shop.boxes, shop.blobs, tenant=plan.tenant, clock=shop.clock)
+        bench = Bench(shop.sandboxes, shop.blobs, shop.layers, world, shop.folder, shop.clock, shop.parallel)
+        grader = Grader(shop.sandboxes, shop.blobs, tenant=plan.tenant, clock=shop.clock)
         assembly = Assembly(bench, grader, Scanner(shop.layers, shop.folder / "indexes"), seed=plan.seed)
         self._releases = ReleaseBuilder(bench, assembly, seed=plan.seed)
         self._mutants = MutantBuilder(bench, assembly, seed=plan.seed)
-        self._journal = Journal(shop.folder, plan, image=shop.image.digest, wheels=shop.wheels)
+        self._journal = BuildJournal(shop.folder, plan, image=shop.image.digest, wheels=shop.wheels)
         self._trees: dict[str, SourceTree] = {}
         self._results: dict[int, SourceYield] = {}
         self._budget = Budget(plan.tasks_max)

@@ -22,7 +22,7 @@ import anyio
 
 from ropewalk.core.records import digest
 from ropewalk.core.syntax import parse_expression
-from ropewalk.reward.box import Box
+from ropewalk.reward.ports import GradingSandbox
 from ropewalk.sandbox.contract import SandboxSpec
 from ropewalk.tasks.assembly import Problem
 from ropewalk.tasks.bench import Bench, limit_s, wall_s
@@ -199,7 +199,7 @@ def _texts(output: Any, count: int) -> list[str | None]:
 class _Side:
     """A sandbox with one of the two sources and the tests."""
 
-    box: Box
+    sandbox: GradingSandbox
     import_paths: tuple[str, ...]
 
     async def run(
@@ -209,8 +209,8 @@ class _Side:
         whole = {
             **job, "import_paths": self.import_paths, "call_timeout_s": _CALL_TIMEOUT_S, "budget_s": _BUDGET_S,
         }  # fmt: skip
-        await self.box.write_many({_PROBE: _SOURCE.read_bytes(), **files})
-        result = await self.box.exec(
+        await self.sandbox.write_many({_PROBE: _SOURCE.read_bytes(), **files})
+        result = await self.sandbox.exec(
             ["python3", "-P", "-s", "-B", _PROBE, mode],
             cwd=WORKDIR,
             env={"PYTHONHASHSEED": str(hash_seed), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
@@ -239,19 +239,19 @@ async def _sides(bench: Bench, problem: Problem, wrong: str, right: str) -> Asyn
 
     async def open_side(stack: AsyncExitStack, source: str) -> _Side:
         layers = (*world.wheels, source, tests)
-        box = await bench.boxes.create(
+        sandbox = await bench.sandboxes.create(
             SandboxSpec(tenant=world.tenant, image=world.image, layers=layers, workdir=WORKDIR)
         )
-        stack.push_async_callback(_close, box)
-        return _Side(box, tuple(f"{WORKDIR}/{path}" for path in paths))
+        stack.push_async_callback(_close, sandbox)
+        return _Side(sandbox, tuple(f"{WORKDIR}/{path}" for path in paths))
 
     async with bench.slots, AsyncExitStack() as stack:
         yield _Sides(await open_side(stack, wrong), await open_side(stack, right))
 
 
-async def _close(box: Box) -> None:
+async def _close(sandbox: GradingSandbox) -> None:
     with anyio.CancelScope(shield=True):
-        await box.close()
+        await sandbox.close()
 
 
 def _variations(calls: dict[str, list[str]], tree: SourceTree, seed: int) -> Iterator[tuple[str, str, str]]:

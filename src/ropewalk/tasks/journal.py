@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ropewalk.core.errors import IntegrityError
 from ropewalk.core.records import Record, canonical_bytes, content_id, decode_own, digest
-from ropewalk.tasks.bench import write_whole
+from ropewalk.machinery.files import replace_whole
 from ropewalk.tasks.records import BuildPlan, SourceYield
 
 JOURNAL_VERSION = 2
@@ -18,7 +18,7 @@ class _Entry(Record):
     result: SourceYield
 
 
-class Journal:
+class BuildJournal:
     """Results of one build plan below `folder`, by what was asked for."""
 
     def __init__(self, folder: Path, plan: BuildPlan, *, image: str, wheels: tuple[str, ...] = ()) -> None:
@@ -39,7 +39,7 @@ class Journal:
     def store(self, step: object, result: SourceYield) -> None:
         """Keeps a finished step's result, durably."""
         entry = _Entry(version=JOURNAL_VERSION, step=digest(step), result=result)
-        write_whole(self._path(step), canonical_bytes(entry))
+        replace_whole(self._path(step), canonical_bytes(entry), parents=True)
 
     def _path(self, step: object) -> Path:
         return self._folder / f"{digest(step)}.json"

@@ -28,8 +28,8 @@ from ropewalk.core import limits
 from ropewalk.core.records import Record, digest_bytes
 from ropewalk.machinery.files import replace_whole
 from ropewalk.tasks.bodies import functions
-from ropewalk.tasks.containers import inner_files
 from ropewalk.tasks.fingerprints import WEIGHT_MIN, Fingerprints, Secret, code_marks, code_names, plain_lines
+from ropewalk.tasks.packed import inner_files
 
 _DEFINITION: Final = re.compile(rb"def\s+([A-Za-z_][A-Za-z0-9_]*)")
 """Begins with plain letters, which is searched for ten times as fast; a name too many does no harm."""

@@ -65,7 +65,7 @@ class LayerRecordLike(Protocol):
     def digest(self) -> str: ...
 
 
-class Layers(Protocol):
+class BuildLayers(Protocol):
     """The part of `ropewalk.sandbox.layers.LayerStore` that builders use."""
 
     def add_files(self, files: Mapping[str, bytes], *, modes: Mapping[str, int] | None = None) -> LayerRecordLike:
@@ -149,7 +149,12 @@ def resolve_wheels(
 
 
 def wheel_layer(
-    requirements: Sequence[str], layers: Layers, *, image: Iterable[str], unpack: Unpack, wheelhouse: Path | None = None
+    requirements: Sequence[str],
+    layers: BuildLayers,
+    *,
+    image: Iterable[str],
+    unpack: Unpack,
+    wheelhouse: Path | None = None,
 ) -> WheelLayer:
     """Resolves requirements and stores them as one layer above an image.
 
@@ -184,7 +189,7 @@ def wheel_layer(
     return WheelLayer(requirements=tuple(requirements), wheels=wheels, layer=layer, modules=_modules(files, site))
 
 
-def site_folder(layers: Layers, image: Iterable[str]) -> str:
+def site_folder(layers: BuildLayers, image: Iterable[str]) -> str:
     """Where an image's Python looks for packages: the folder that holds its pytest.
 
     Raises:

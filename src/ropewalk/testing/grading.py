@@ -31,7 +31,7 @@ LIMITS = GraderLimits(cpu_s=1.5, wall_s=8.0, attempts_max=3)
 
 
 @dataclass(frozen=True)
-class Problem:
+class GradedProblem:
     """What a task is made of. Paths are relative to the workdir."""
 
     name: str
@@ -50,21 +50,21 @@ class GradingWorld:
     """Stores and sandboxes of one test."""
 
     root: Path
-    boxes: Sandboxes
+    sandboxes: Sandboxes
     blobs: Blobs
     layers: LayerStore
     image: str
 
     @property
     def grader(self) -> Grader:
-        return Grader(self.boxes, self.blobs, tenant=TENANT)
+        return Grader(self.sandboxes, self.blobs, tenant=TENANT)
 
     def put(self, files: Mapping[str, str | bytes], deleted: tuple[str, ...] = ()) -> str:
         """Stores files; the digest of their `FileSet`."""
         digests = {path: self.blobs.put(_bytes(content)) for path, content in files.items()}
         return self.blobs.put(canonical_bytes(FileSet(files=digests, deleted=deleted)))
 
-    async def build(self, problem: Problem) -> tuple[Task, GraderBuild]:
+    async def build(self, problem: GradedProblem) -> tuple[Task, GraderBuild]:
         """A grader, and the task around it; where the grader was refused, the task names none."""
         layer = await anyio.to_thread.run_sync(
             self.layers.add_files, {f"work/{path}": text.encode() for path, text in problem.before.items()}
@@ -81,7 +81,7 @@ class GradingWorld:
             limits=problem.limits,
         )
         files = {path: text.encode() for path, text in problem.tests.items()}
-        built = await build_values_grader(self.boxes, self.blobs, draft, test_files=files, visible_files={})
+        built = await build_values_grader(self.sandboxes, self.blobs, draft, test_files=files, visible_files={})
         task = Task(
             name=problem.name,
             kind=TaskKind.MUTANT,
@@ -109,7 +109,7 @@ class GradingWorld:
 
     async def sandbox(self, task: Task) -> Sandbox:
         """A sandbox as an episode of the task would start in."""
-        return await self.boxes.create(
+        return await self.sandboxes.create(
             SandboxSpec(tenant=TENANT, image=task.image, layers=task.layers, workdir=task.workdir)
         )
 
@@ -138,7 +138,7 @@ async def grading_world(root: Path) -> AsyncIterator[GradingWorld]:
     try:
         yield GradingWorld(
             root=root,
-            boxes=Sandboxes(driver, layout, images=images, layers=layers),
+            sandboxes=Sandboxes(driver, layout, images=images, layers=layers),
             blobs=open_blobs(layout.blobs),
             layers=layers,
             image=image.digest,

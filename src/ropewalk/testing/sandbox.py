@@ -34,7 +34,7 @@ from ropewalk.sandbox.contract import (
 )
 from ropewalk.sandbox.process import ExecResult
 from ropewalk.sandbox.sandbox import Sandbox
-from ropewalk.sandbox.sandboxes import Images, Layers, Sandboxes
+from ropewalk.sandbox.sandboxes import Images, Sandboxes, TransientLayers
 from ropewalk.store.layout import Layout
 
 MIB = 1 << 20
@@ -51,14 +51,14 @@ class SandboxWorld:
     """Ends a driver, as the end of its process would."""
     layout: Layout
     images: Images
-    layers: Layers
+    layers: TransientLayers
     image: str
     """Digest of an image with a shell, coreutils and Python."""
     add_layer: Callable[[dict[str, bytes]], str]
     """Makes a layer of files; returns its digest."""
 
     @property
-    def boxes(self) -> Sandboxes:
+    def sandboxes(self) -> Sandboxes:
         """The service above the driver."""
         return Sandboxes(self.driver, self.layout, images=self.images, layers=self.layers)
 
@@ -70,7 +70,7 @@ class SandboxWorld:
 
     async def make(self, **fields: object) -> Sandbox:
         """A sandbox."""
-        return await self.boxes.create(self.spec(**fields))
+        return await self.sandboxes.create(self.spec(**fields))
 
     def excused(self, *words: str) -> bool:
         """Whether the driver declares one of these."""
@@ -216,7 +216,7 @@ class SandboxConformance:
 
     async def test_several_streams_at_once(self, world: SandboxWorld) -> None:
         async with await world.make() as sandbox:
-            others = [Sandbox(world.driver, sandbox.record, world.boxes) for _ in range(3)]
+            others = [Sandbox(world.driver, sandbox.record, world.sandboxes) for _ in range(3)]
             for number, other in enumerate(others):
                 assert await output(other, f"echo {number}") == str(number)
             for other in others:
@@ -441,7 +441,7 @@ class SandboxConformance:
         world.close(other)
         assert await world.driver.reap() == ()
         assert await world.driver.records() == (record,)
-        sandbox = await world.boxes.open(record.id)
+        sandbox = await world.sandboxes.open(record.id)
         assert await output(sandbox, "echo still here") == "still here"
         snapshot = await sandbox.snapshot()
         async with await snapshot.fork_one(lease=Lease.DETACHED) as child:

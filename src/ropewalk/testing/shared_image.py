@@ -6,17 +6,15 @@ temporary directory, under a key of all that decides its content; whoever comes 
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from ropewalk.core.errors import DeniedError
+from ropewalk.machinery.files import locked
 from ropewalk.sandbox import default_image, images, layers, trees
 from ropewalk.sandbox.images import ImageRecord, ImageStore
 from ropewalk.store.layout import Layout
@@ -37,7 +35,7 @@ def lend_default_image(layout: Layout) -> ImageRecord:
 def lend_default_image_to(layout: Layout, uid: int) -> ImageRecord:
     """The same by root for another user, to whom a copy of the layer belongs (made once, too)."""
     cache = _cache(uid)
-    with _locked(cache.root):
+    with locked(cache.root / "lock"):
         if not (cache.root / "whole").exists():
             own = _cache(os.geteuid())
             for name in ("images", "layers"):
@@ -69,7 +67,7 @@ def _lend(layout: Layout, cache: Layout) -> ImageRecord:
 
 
 def _built(cache: Layout) -> ImageRecord:
-    with _locked(cache.root):
+    with locked(cache.root / "lock"):
         return ImageStore(cache).default()
 
 
@@ -84,13 +82,3 @@ def _cache(uid: int) -> Layout:
     sources = [Path(str(module.__file__)).read_bytes() for module in (default_image, images, layers, trees)]
     key = hashlib.sha256(b"\0".join((default_image.key().encode(), *sources))).hexdigest()[:16]
     return Layout(home / key).ensure()
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(fd)

@@ -1,13 +1,18 @@
-"""Files that appear whole or not at all."""
+"""Files that appear whole or not at all, and locks that die with their holder."""
 
 from __future__ import annotations
 
+import os
+import stat
+import subprocess
+import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from ropewalk.core.errors import UnavailableError
-from ropewalk.machinery.files import replace_whole
+from ropewalk.machinery.files import locked, replace_whole, replacing
 
 
 @pytest.mark.parametrize("durable", [False, True])
@@ -33,3 +38,71 @@ def test_what_cannot_be_written_leaves_what_was_there(tmp_path: Path, monkeypatc
     assert list(tmp_path.iterdir()) == [place]
     with pytest.raises(UnavailableError, match="missing"):
         replace_whole(tmp_path / "missing" / "x", b"")
+
+
+def test_modes_links_and_missing_folders(tmp_path: Path) -> None:
+    place = tmp_path / "a" / "b" / "x"
+    replace_whole(place, b"1", parents=True)
+    assert stat.S_IMODE(place.stat().st_mode) == 0o600
+    assert stat.S_IMODE(place.parent.stat().st_mode) & 0o077 == 0
+    mask = os.umask(0o027)
+    try:
+        replace_whole(place, b"2", mode=0o666)
+    finally:
+        os.umask(mask)
+    assert stat.S_IMODE(place.stat().st_mode) == 0o640
+    (tmp_path / "elsewhere").write_bytes(b"mine")
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "elsewhere")
+    replace_whole(link, b"3")
+    assert not link.is_symlink() and (tmp_path / "elsewhere").read_bytes() == b"mine"
+
+
+@pytest.mark.parametrize("error", [TimeoutError(), KeyError("x"), KeyboardInterrupt()])
+def test_what_ends_the_block_leaves_nothing_and_stays_what_it_is(tmp_path: Path, error: BaseException) -> None:
+    replace_whole(tmp_path / "x", b"before")
+    with pytest.raises(type(error)), replacing(tmp_path / "x") as file:
+        file.write(b"half")
+        raise error
+    assert (tmp_path / "x").read_bytes() == b"before"
+    assert list(tmp_path.iterdir()) == [tmp_path / "x"]
+
+
+def test_one_at_a_time_holds_a_lock(tmp_path: Path) -> None:
+    entered = threading.Event()
+
+    def wait() -> None:
+        with locked(tmp_path / "lock"):
+            entered.set()
+
+    busy = UnavailableError("Busy.", retry_after_s=1.0)
+    with locked(tmp_path / "lock"):
+        other = threading.Thread(target=wait)
+        other.start()
+        with pytest.raises(UnavailableError, match="Busy"), locked(tmp_path / "lock", held=busy):
+            raise AssertionError("entered twice")
+        assert not entered.is_set()
+    other.join(20)
+    assert entered.is_set()
+    with locked(tmp_path / "lock", held=busy):
+        pass
+    with pytest.raises(UnavailableError, match="cannot be locked"), locked(tmp_path / "missing" / "lock"):
+        pass
+
+
+def test_a_dead_holder_holds_nothing(tmp_path: Path) -> None:
+    lock = tmp_path / "deep" / "lock"
+    program = (
+        "import sys, pathlib\nfrom ropewalk.machinery.files import locked\n"
+        "with locked(pathlib.Path(sys.argv[1]), parents=True):\n print('held', flush=True)\n sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", program, str(lock)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None and holder.stdout.readline() == "held\n"
+        held = UnavailableError("Held.")
+        with pytest.raises(UnavailableError, match="Held"), locked(lock, held=held):
+            pass
+        holder.kill()
+        holder.wait(20)
+        with locked(lock, held=held):
+            pass

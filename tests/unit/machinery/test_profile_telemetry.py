@@ -16,7 +16,7 @@ def test_lines_carry_ids_and_fields_but_no_secrets(as_json: bool) -> None:
     stream = io.StringIO()
     telemetry.configure("info", as_json=as_json, stream=stream)
     telemetry.hide("hunter2-hunter2")
-    log = telemetry.logger("ropewalk.sample")
+    log = logging.getLogger("ropewalk.sample")
     try:
         with telemetry.bound(run="run:1"), telemetry.bound(episode="episode:2"):
             log.info("called with hunter2-hunter2", extra=telemetry.fields(api_key="abc", tokens_prompt=7))
@@ -40,7 +40,7 @@ def test_ids_end_with_their_block() -> None:
     try:
         with telemetry.bound(run="run:1"):
             pass
-        telemetry.logger("ropewalk.sample").info("after")
+        logging.getLogger("ropewalk.sample").info("after")
     finally:
         logging.getLogger("ropewalk").handlers.clear()
     assert "run:1" not in stream.getvalue()

@@ -107,7 +107,7 @@ class Crash(BaseException):
     """As a power cut: nothing catches it."""
 
 
-CRASH_POINTS = ["append_entries", "append_hashes", "replace_durably", "after"]
+CRASH_POINTS = ["append_entries", "append_hashes", "replace_whole", "after"]
 
 
 @pytest.mark.parametrize("before", [0, 3, 255, 256])
@@ -126,8 +126,8 @@ def test_a_crash_at_any_point_loses_only_what_was_not_acknowledged(
             patch.setattr(files_module.os, "fdatasync", crash)
         elif point == "append_hashes":
             patch.setattr(LogFiles, "append_hashes", crash)
-        elif point == "replace_durably":
-            patch.setattr(log_module, "replace_durably", crash)
+        elif point == "replace_whole":
+            patch.setattr(log_module, "replace_whole", crash)
         with log.writing() as writer:
             writer.append(numbered(before, 5))
             entries += numbered(before, 5)  # acknowledged: it must survive

@@ -31,7 +31,7 @@ HUNG = Ended("", termination=Termination.TIMEOUT, exit_code=None, duration_s=10.
 STARVING = {"cpu_s": 0.2, "cpu_wait_s": 7.0}
 
 
-class FakeBox:
+class FakeSandbox:
     def __init__(self, ending: Any, stats: Mapping[str, Any]) -> None:
         self.ending, self._stats = ending, stats
         self.files: dict[str, bytes] = {}
@@ -65,21 +65,21 @@ class FakeBox:
         self.closed = True
 
 
-class FakeBoxes:
+class FakeSandboxes:
     """Each sandbox ends as the next one on the list."""
 
     def __init__(self, *endings: Any) -> None:
         self.endings = list(endings)
-        self.made: list[FakeBox] = []
+        self.made: list[FakeSandbox] = []
         self.specs: list[SandboxSpec] = []
 
-    async def create(self, spec: SandboxSpec) -> FakeBox:
+    async def create(self, spec: SandboxSpec) -> FakeSandbox:
         self.specs.append(spec)
         ending = self.endings.pop(0)
         ending, stats = ending if isinstance(ending, tuple) else (ending, {})
         if isinstance(ending, UnavailableError) and not isinstance(ending, SandboxGoneError):
             raise ending
-        self.made.append(FakeBox(ending, stats))
+        self.made.append(FakeSandbox(ending, stats))
         return self.made[-1]
 
 
@@ -142,26 +142,28 @@ def gone(termination: Termination = Termination.INFRASTRUCTURE) -> SandboxGoneEr
 async def test_blame(
     task: Task, blobs: Blobs, endings: list[Any], score: float | None, cause: str, attempts: int
 ) -> None:
-    boxes = FakeBoxes(*endings)
-    grader = Grader(boxes, blobs, tenant="tests")
+    sandboxes = FakeSandboxes(*endings)
+    grader = Grader(sandboxes, blobs, tenant="tests")
     verdict = await grader.grade(task, episode="episode:1", bundle=bundle_of(task, blobs, src__a="x"))
     assert (verdict.score, verdict.cause, verdict.usage["attempts"]) == (score, cause, attempts)
     assert (verdict.status is VerdictStatus.SCORED) == (score is not None)
-    assert all(box.closed for box in boxes.made) and not boxes.endings
+    assert all(sandbox.closed for sandbox in sandboxes.made) and not sandboxes.endings
     assert verdict.level == "H3" and len(verdict.nonce) == 32
 
 
 async def test_only_keys_and_shipped_files_enter_the_sandbox(task: Task, blobs: Blobs) -> None:
-    boxes = FakeBoxes(Ended(RIGHT))
-    await Grader(boxes, blobs, tenant="tests").grade(task, episode="e", bundle=bundle_of(task, blobs, src__a="mine"))
-    box = boxes.made[0]
-    assert box.files["/work/src/a.py"] == b"mine" and box.files["/work/tests/t.py"] == b"shipped"
-    assert box.stdin["tests"] == ["t::a", "t::b"] and box.stdin["node_ids"] is False
-    assert boxes.specs[0].layers == () and boxes.specs[0].tenant == "tests"
+    sandboxes = FakeSandboxes(Ended(RIGHT))
+    await Grader(sandboxes, blobs, tenant="tests").grade(
+        task, episode="e", bundle=bundle_of(task, blobs, src__a="mine")
+    )
+    sandbox = sandboxes.made[0]
+    assert sandbox.files["/work/src/a.py"] == b"mine" and sandbox.files["/work/tests/t.py"] == b"shipped"
+    assert sandbox.stdin["tests"] == ["t::a", "t::b"] and sandbox.stdin["node_ids"] is False
+    assert sandboxes.specs[0].layers == () and sandboxes.specs[0].tenant == "tests"
 
 
 async def test_without_a_bundle_nothing_runs(task: Task, blobs: Blobs) -> None:
-    grader = Grader(FakeBoxes(), blobs, tenant="tests")
+    grader = Grader(FakeSandboxes(), blobs, tenant="tests")
     verdict = await grader.grade(task, episode="e", bundle=None)
     assert (verdict.score, verdict.cause) == (0.0, "no_bundle")
     refused = Bundle(task=task.id, base=task.source, refused="link", detail="src/a.py is a link")
@@ -172,7 +174,7 @@ async def test_without_a_bundle_nothing_runs(task: Task, blobs: Blobs) -> None:
 
 @pytest.mark.parametrize("path", ["tests__t", "src__..__..__etc", "__etc", "pytest"])
 async def test_a_bundle_made_by_hand_is_checked_again(task: Task, blobs: Blobs, path: str) -> None:
-    verdict = await Grader(FakeBoxes(), blobs, tenant="t").grade(
+    verdict = await Grader(FakeSandboxes(), blobs, tenant="t").grade(
         task, episode="e", bundle=bundle_of(task, blobs, **{path: "x"})
     )
     assert (verdict.score, verdict.cause) == (0.0, "bundle_refused")
@@ -181,12 +183,12 @@ async def test_a_bundle_made_by_hand_is_checked_again(task: Task, blobs: Blobs, 
 async def test_the_bundle_of_another_task_is_the_callers_mistake(task: Task, blobs: Blobs) -> None:
     other = Bundle(task="task:" + "0" * 32, base=task.source)
     with pytest.raises(CallerError, match="belongs to"):
-        await Grader(FakeBoxes(), blobs, tenant="t").grade(task, episode="e", bundle=other)
+        await Grader(FakeSandboxes(), blobs, tenant="t").grade(task, episode="e", bundle=other)
 
 
 async def test_a_task_without_its_hidden_data_is_invalid(task: Task, tmp_path: Path) -> None:
     empty = open_blobs(tmp_path / "empty")
-    verdict = await Grader(FakeBoxes(), empty, tenant="t").grade(
+    verdict = await Grader(FakeSandboxes(), empty, tenant="t").grade(
         task, episode="e", bundle=Bundle(task=task.id, base=task.source)
     )
     assert (verdict.status, verdict.score, verdict.cause) == (VerdictStatus.TASK_INVALID, None, "grader_missing")
@@ -199,7 +201,7 @@ async def test_hidden_data_that_were_changed_stop_everything(task: Task, blobs: 
     stored.chmod(0o600)
     stored.write_bytes(stored.read_bytes() + b" ")
     with pytest.raises(IntegrityError):
-        await Grader(FakeBoxes(), blobs, tenant="t").grade(
+        await Grader(FakeSandboxes(), blobs, tenant="t").grade(
             task, episode="e", bundle=Bundle(task=task.id, base=task.source)
         )
 
@@ -214,7 +216,7 @@ HOSTILE = [
 @pytest.mark.parametrize("at", [0, 1, 2])
 async def test_no_word_of_the_candidate_reaches_a_verdict(task: Task, blobs: Blobs, line: Any, at: int) -> None:
     said = lines(*GOOD[:at], line, *GOOD[at:-1], ["z", 0, len(GOOD)])
-    verdict = await Grader(FakeBoxes(Ended(said)), blobs, tenant="t").grade(
+    verdict = await Grader(FakeSandboxes(Ended(said)), blobs, tenant="t").grade(
         task, episode="e", bundle=bundle_of(task, blobs, src__a="x")
     )
     assert (verdict.status, verdict.score) == (VerdictStatus.SCORED, 0.0)
@@ -224,32 +226,32 @@ async def test_no_word_of_the_candidate_reaches_a_verdict(task: Task, blobs: Blo
 
 async def test_words_of_a_refused_bundle_are_escaped(task: Task, blobs: Blobs) -> None:
     refused = Bundle(task=task.id, base=task.source, refused="name", detail="\x1b[2J\u202e")
-    verdict = await Grader(FakeBoxes(), blobs, tenant="t").grade(task, episode="e", bundle=refused)
+    verdict = await Grader(FakeSandboxes(), blobs, tenant="t").grade(task, episode="e", bundle=refused)
     assert verdict.detail == r"name: \x1b[2J\u202e"
 
 
 @pytest.mark.parametrize("code", ["EISDIR", "ENOTDIR", "ENOENT", "ELOOP", "ENAMETOOLONG"])
 async def test_a_bundle_in_the_way_of_the_tests_scores_nothing(task: Task, blobs: Blobs, code: str) -> None:
-    boxes = FakeBoxes(*[FileError("No.", code=code, path="/work/tests/t.py")] * 2)
-    grader = Grader(boxes, blobs, tenant="tests")
+    sandboxes = FakeSandboxes(*[FileError("No.", code=code, path="/work/tests/t.py")] * 2)
+    grader = Grader(sandboxes, blobs, tenant="tests")
     verdict = await grader.grade(task, episode="e", bundle=bundle_of(task, blobs, src__a="x"))
     assert (verdict.status, verdict.score, verdict.cause) == (VerdictStatus.SCORED, 0.0, "bundle_refused")
     with pytest.raises(FileError):
         await grader.grade(task, episode="e", bundle=Bundle(task=task.id, base=task.source))
-    assert all(box.closed for box in boxes.made)
+    assert all(sandbox.closed for sandbox in sandboxes.made)
 
 
 async def test_an_error_of_a_grading_beside_its_control_comes_alone(task: Task, blobs: Blobs) -> None:
-    boxes = FakeBoxes((HUNG, STARVING), IntegrityError("Changed."), IntegrityError("Changed."))
+    sandboxes = FakeSandboxes((HUNG, STARVING), IntegrityError("Changed."), IntegrityError("Changed."))
     with pytest.raises(IntegrityError, match="Changed"):
-        await Grader(boxes, blobs, tenant="t").grade(task, episode="e", bundle=bundle_of(task, blobs, src__a="x"))
+        await Grader(sandboxes, blobs, tenant="t").grade(task, episode="e", bundle=bundle_of(task, blobs, src__a="x"))
 
 
 async def test_gradings_carry_the_data_class_of_the_task(task: Task, blobs: Blobs) -> None:
-    boxes = FakeBoxes(Ended(RIGHT))
+    sandboxes = FakeSandboxes(Ended(RIGHT))
     task = msgspec.structs.replace(task, data_class="internal")
-    await Grader(boxes, blobs, tenant="t").grade(task, episode="e", bundle=bundle_of(task, blobs, src__a="x"))
-    assert [spec.data_class for spec in boxes.specs] == ["internal"]
+    await Grader(sandboxes, blobs, tenant="t").grade(task, episode="e", bundle=bundle_of(task, blobs, src__a="x"))
+    assert [spec.data_class for spec in sandboxes.specs] == ["internal"]
 
 
 async def test_a_build_that_fails_leaves_no_sandbox(task: Task, blobs: Blobs) -> None:
@@ -257,11 +259,11 @@ async def test_a_build_that_fails_leaves_no_sandbox(task: Task, blobs: Blobs) ->
         name="g", tenant="t", image="i", layers=(), editable=("**",), oracle=task.oracle, tests=("tests/t.py::test_a",),
         limits=GraderLimits(cpu_s=1.0, wall_s=4.0), data_class="internal",
     )  # fmt: skip
-    boxes = FakeBoxes(Ended(RIGHT), UnavailableError("No room."))
+    sandboxes = FakeSandboxes(Ended(RIGHT), UnavailableError("No room."))
     with pytest.raises(UnavailableError):
-        await build_values_grader(boxes, blobs, draft, test_files={}, visible_files={})
-    assert [box.closed for box in boxes.made] == [True]
-    assert {spec.data_class for spec in boxes.specs} == {"internal"}
+        await build_values_grader(sandboxes, blobs, draft, test_files={}, visible_files={})
+    assert [sandbox.closed for sandbox in sandboxes.made] == [True]
+    assert {spec.data_class for spec in sandboxes.specs} == {"internal"}
 
 
 @pytest.mark.parametrize(("endings", "reason"), [
@@ -269,6 +271,6 @@ async def test_a_build_that_fails_leaves_no_sandbox(task: Task, blobs: Blobs) ->
     ([WRONG, gone(), gone()], "infra_error"),
 ])  # fmt: skip
 async def test_controls(task: Task, blobs: Blobs, endings: list[Any], reason: str) -> None:
-    boxes = FakeBoxes(*(Ended(ending) if isinstance(ending, str) else ending for ending in endings))
-    controls = await Grader(boxes, blobs, tenant="t").admit_controls(task)
+    sandboxes = FakeSandboxes(*(Ended(ending) if isinstance(ending, str) else ending for ending in endings))
+    controls = await Grader(sandboxes, blobs, tenant="t").admit_controls(task)
     assert (controls.reason, controls.admitted) == (reason, reason == "ok")

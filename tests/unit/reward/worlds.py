@@ -12,7 +12,7 @@ import pytest
 from ropewalk.core.records import canonical_bytes, decode_own
 from ropewalk.interface.task import Task
 from ropewalk.reward.build import GraderBuild
-from ropewalk.testing.grading import GradingWorld, Problem
+from ropewalk.testing.grading import GradedProblem, GradingWorld
 
 LEDGER_BROKEN = '''"""Sums of entries by account."""
 
@@ -49,7 +49,7 @@ def test_empty():
     assert tally([]) == {}
     assert label(7) == "0007"
 """
-LEDGER = Problem(
+LEDGER = GradedProblem(
     name="ledger",
     before={"ledger.py": LEDGER_BROKEN},
     after={"ledger.py": LEDGER_FIXED},
@@ -98,7 +98,7 @@ class SpansTests(TestCase):
         with self.assertRaises(TypeError):
             spans([1, "a"])
 """
-SPANS = Problem(
+SPANS = GradedProblem(
     name="spans",
     before={"series/__init__.py": "from series.core import spans\n", "series/core.py": SPANS_BROKEN},
     after={"series/core.py": SPANS_FIXED},
@@ -111,7 +111,7 @@ SPANS = Problem(
 )
 
 
-async def built(world: GradingWorld, problem: Problem) -> tuple[Task, GraderBuild]:
+async def built(world: GradingWorld, problem: GradedProblem) -> tuple[Task, GraderBuild]:
     """A task of a problem; built once for all workers, since what it is made of stays in the state directory."""
     kept = world.root / f"built-{problem.name}.json"
     with (world.root / f"built-{problem.name}.lock").open("w") as lock:

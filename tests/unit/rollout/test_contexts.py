@@ -239,11 +239,11 @@ async def test_what_cannot_be_recorded_is_made_fit(tmp_path: Path) -> None:
 
 async def test_a_search_forks_within_its_budget(tmp_path: Path) -> None:
     async def search(context: SearchContext) -> None:
-        async with context.fork() as trial:
-            await trial.write({"pkg/code.py": b"in the fork alone"})
+        async with context.fork() as fork:
+            await fork.write({"pkg/code.py": b"in the fork alone"})
         await context.step(ToolCall(name="try_edit"), tools.ToolResult(output="kept"), keep={"pkg/code.py": FIXED})
-        async with context.fork() as trial:
-            assert (await trial.exec(["x"], timeout_s=1.0)).exit_code == 0
+        async with context.fork() as fork:
+            assert (await fork.exec(["x"], timeout_s=1.0)).exit_code == 0
         async with context.fork():
             pass
         assert context.forks_left == 0

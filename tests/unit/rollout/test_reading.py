@@ -16,7 +16,7 @@ from ropewalk.rollout.diagnose import findings_of, visible_tests_passed
 from ropewalk.rollout.episodes.context import AgentContext
 from ropewalk.rollout.export import export_jsonl
 from ropewalk.rollout.findings import Finding, FindingKind, Severity
-from ropewalk.rollout.journal import Journal
+from ropewalk.rollout.journal import RunJournal
 from ropewalk.rollout.plan import OpenAISettings, Plan, PoliciesPlan, PolicyName, RunPlan
 from ropewalk.rollout.policies.contract import ContextKind, PolicyEnd, PolicyFailedError
 from ropewalk.rollout.policies.fixed import NoopPolicy, OraclePolicy
@@ -57,7 +57,7 @@ class Talker:
         pass
 
 
-async def played(folder: Path, mode: str, *, tasks: int = 2, group: int = 4) -> tuple[Durable, Journal, str]:
+async def played(folder: Path, mode: str, *, tasks: int = 2, group: int = 4) -> tuple[Durable, RunJournal, str]:
     durable = Durable(folder)
     journal = durable.journal()
     settings = OpenAISettings(
@@ -80,7 +80,7 @@ def kinds(findings: tuple[Finding, ...]) -> dict[FindingKind, Severity]:
 
 async def test_summary(tmp_path: Path) -> None:
     durable, _, run = await played(tmp_path, "mixed")
-    summary = summary_of(durable.results(run), cost={"usd_sandbox_h": 0.02})
+    summary = summary_of(durable.loaded(run), cost={"usd_sandbox_h": 0.02})
     assert summary.state == "complete" and len(summary.rows) == 6 and len(summary.episodes) == 24
     by_policy = {row.policy: row for row in summary.policies}
     assert (by_policy["openai"].passes.passed, by_policy["openai"].passes.n) == (4, 8)
@@ -100,14 +100,14 @@ async def test_summary(tmp_path: Path) -> None:
 
 async def test_a_healthy_run(tmp_path: Path) -> None:
     durable, _, run = await played(tmp_path, "mixed")
-    findings = findings_of(durable.results(run))
+    findings = findings_of(durable.loaded(run))
     overfitted = {FindingKind.OVERFITTED: Severity.WARNING}  # the fake tests pass whatever the file holds
     assert {kind: s for kind, s in kinds(findings).items() if s is not Severity.NOTE} == overfitted
 
 
 async def test_a_flat_reward_is_explained(tmp_path: Path) -> None:
     durable, _, run = await played(tmp_path, "none")
-    findings = findings_of(durable.results(run))
+    findings = findings_of(durable.loaded(run))
     found = kinds(findings)
     assert found[FindingKind.NO_ADVANTAGE] is Severity.ERROR and findings[0].kind is FindingKind.NO_ADVANTAGE
     assert "All of 2 groups" in findings[0].title and findings[0].next_step
@@ -116,18 +116,18 @@ async def test_a_flat_reward_is_explained(tmp_path: Path) -> None:
 
 async def test_all_paid_is_flat_too(tmp_path: Path) -> None:
     durable, _, run = await played(tmp_path, "all")
-    findings = findings_of(durable.results(run))
+    findings = findings_of(durable.loaded(run))
     assert {FindingKind.NO_ADVANTAGE, FindingKind.TOO_EASY} <= set(kinds(findings))
     assert "harder" in findings[0].next_step
 
 
 async def test_an_unreachable_endpoint_is_no_zero(tmp_path: Path) -> None:
     durable, journal, run = await played(tmp_path, "unreachable")
-    findings = findings_of(durable.results(run))
+    findings = findings_of(durable.loaded(run))
     found = kinds(findings)
     assert {FindingKind.UNSCORED, FindingKind.GROUP_REFUSED, FindingKind.INFRASTRUCTURE} <= set(found)
     assert FindingKind.NO_ADVANTAGE not in found and FindingKind.TOO_HARD not in found
-    lines = [json.loads(line) for line in export_jsonl(durable.results(run))]
+    lines = [json.loads(line) for line in export_jsonl(durable.loaded(run))]
     lost = [line for line in lines if line["policy"].startswith("openai")]
     assert all(line["reward"] is None and not line["mask"]["loss"] and line["mask"]["unscored"] for line in lost)
     assert {line["cause"] for line in lost} == {"endpoint_unreachable"}
@@ -136,13 +136,13 @@ async def test_an_unreachable_endpoint_is_no_zero(tmp_path: Path) -> None:
 
 async def test_idle_and_truncated_episodes(tmp_path: Path) -> None:
     durable, _, run = await played(tmp_path, "idle")
-    found = kinds(findings_of(durable.results(run)))
+    found = kinds(findings_of(durable.loaded(run)))
     assert {FindingKind.NEVER_CHANGED, FindingKind.TRUNCATED} <= set(found)
 
 
 async def test_jsonl(tmp_path: Path) -> None:
     durable, _, run = await played(tmp_path, "mixed", tasks=1)
-    lines = [json.loads(line) for line in export_jsonl(durable.results(run))]
+    lines = [json.loads(line) for line in export_jsonl(durable.loaded(run))]
     assert len(lines) == 12 and {line["format"] for line in lines} == {"ropewalk.trajectories/1"}
     talk = next(line for line in lines if line["policy"].startswith("openai") and line["reward"] == 1.0)
     roles = [message["role"] for message in talk["messages"]]
@@ -164,7 +164,7 @@ AGENT_ONLY = {"model_name", "reasoning_effort", "reasoning_content", "tool_calls
 async def test_atif(tmp_path: Path) -> None:
     """The rules that harbor's models check, written out: harbor itself needs a newer Python than ours may be."""
     durable, _, run = await played(tmp_path, "mixed", tasks=1)
-    documents = list(export_atif(durable.results(run)))
+    documents = list(export_atif(durable.loaded(run)))
     assert len(documents) == 12
     for document in documents:
         assert document["schema_version"] == SCHEMA_VERSION == "ATIF-v1.8"

@@ -20,11 +20,11 @@ from ropewalk.interface.episode import ToolCall, ToolResult
 from ropewalk.interface.task import Task
 from ropewalk.rollout.episodes.context import SearchContext
 from ropewalk.rollout.plan import SearchSettings
-from ropewalk.rollout.policies.search import trials
+from ropewalk.rollout.policies.search import visible_tests
 from ropewalk.rollout.policies.search.candidates import candidates, parses_differently
 from ropewalk.rollout.policies.search.localise import localise
 from ropewalk.rollout.policies.search.policy import SearchPolicy, shuffled
-from ropewalk.rollout.policies.search.trials import Answer, pytest_command
+from ropewalk.rollout.policies.search.visible_tests import PytestAnswer, pytest_command
 from ropewalk.sandbox.contract import SandboxGoneError
 from ropewalk.tasks.bodies import Function
 from ropewalk.tasks.operators import mutate, mutations
@@ -111,7 +111,7 @@ def test_members_of_a_group_try_different_edits_and_each_the_same_again() -> Non
 def test_localisation_prefers_lines_of_failing_tests(tmp_path: Path) -> None:
     task = Durable(tmp_path).task()
     a, b = task.visible_tests
-    answer = Answer(
+    answer = PytestAnswer(
         exit_code=1, outcomes={a: "failed", b: "passed"}, durations={a: 0.1, b: 0.2},
         lines={a: {"/work/pkg/code.py": [1, 2]}, b: {"/work/pkg/code.py": [2, 3]}}, stopped=None, problems=[],
     )  # fmt: skip
@@ -133,9 +133,11 @@ def test_commands_other_than_pytest_are_refused(tmp_path: Path) -> None:
         pytest_command(durable.task(test_command=("make", "test")))
 
 
-@pytest.mark.parametrize("output", ["", "noise", trials.MARK, trials.MARK + "{", trials.MARK + '{"exit_code": "x"}'])
+@pytest.mark.parametrize(
+    "output", ["", "noise", visible_tests.MARK, visible_tests.MARK + "{", visible_tests.MARK + '{"exit_code": "x"}']
+)
 def test_what_a_sandbox_says_may_be_anything(output: str) -> None:
-    assert trials._read(output) is None
+    assert visible_tests._read(output) is None
 
 
 PACKAGE = {
@@ -150,7 +152,7 @@ PACKAGE = {
 }
 
 
-class FolderTrial:
+class FolderFork:
     """A fork that is a folder of this machine; the code in it is this test's own."""
 
     def __init__(self, folder: Path) -> None:
@@ -160,7 +162,7 @@ class FolderTrial:
             (folder / path).write_text(text)
 
     def _place(self, path: str) -> Path:
-        return self.folder / path.lstrip("/") if path.startswith(trials.FOLDER) else self.folder / path
+        return self.folder / path.lstrip("/") if path.startswith(visible_tests.FOLDER) else self.folder / path
 
     async def write(self, files: Mapping[str, bytes]) -> None:
         for path, data in files.items():
@@ -168,7 +170,7 @@ class FolderTrial:
             self._place(path).write_bytes(data.replace(b"/work", str(self.folder).encode()))
 
     async def exec(self, command: Sequence[str], *, env: Mapping[str, str] | None = None, timeout_s: float) -> Any:
-        argv = [str(self._place(part)) if part.startswith(trials.FOLDER) else part for part in command]
+        argv = [str(self._place(part)) if part.startswith(visible_tests.FOLDER) else part for part in command]
         argv[0] = sys.executable
         done = subprocess.run(  # noqa: ASYNC221  (nothing else runs meanwhile)
             argv, cwd=self.folder, capture_output=True, text=True, timeout=timeout_s,
@@ -185,9 +187,9 @@ def real_task(folder: Path) -> Task:
 
 
 async def test_a_traced_run_inside(tmp_path: Path) -> None:
-    trial = FolderTrial(tmp_path)
-    run = await trials.run_tests(
-        trial, real_task(tmp_path), first=[A], rest=[B, C], trace=["pkg/code.py"], timeout_s=30.0
+    fork = FolderFork(tmp_path)
+    run = await visible_tests.run_tests(
+        fork, real_task(tmp_path), first=[A], rest=[B, C], trace=["pkg/code.py"], timeout_s=30.0
     )  # fmt: skip
     assert run.answer is not None, json.dumps(PACKAGE)
     assert run.answer.outcomes == {A: "failed", B: "passed", C: "passed"}
@@ -197,11 +199,11 @@ async def test_a_traced_run_inside(tmp_path: Path) -> None:
 
 
 async def test_runs_stop_as_early_as_is_sound(tmp_path: Path) -> None:
-    trial, task = FolderTrial(tmp_path), real_task(tmp_path)
+    fork, task = FolderFork(tmp_path), real_task(tmp_path)
 
-    async def run(source: bytes) -> Answer:
-        done = await trials.run_tests(
-            trial, task, first=[A], rest=[B, C], failing_max=0, timeout_s=30.0, files={"pkg/code.py": source}
+    async def run(source: bytes) -> PytestAnswer:
+        done = await visible_tests.run_tests(
+            fork, task, first=[A], rest=[B, C], failing_max=0, timeout_s=30.0, files={"pkg/code.py": source}
         )
         assert done.answer is not None
         return done.answer
@@ -232,9 +234,9 @@ class FolderBench:
         self.forks_left -= 1
         if self.die and self.steps:
             raise SandboxGoneError("gone", termination=self.die)
-        trial = FolderTrial(self.root / str(self.forks_left))
-        await trial.write(self.kept)
-        yield trial
+        fork = FolderFork(self.root / str(self.forks_left))
+        await fork.write(self.kept)
+        yield fork
 
     async def step(self, call: ToolCall, result: ToolResult, *, files: Mapping[str, Any], time_s: Any) -> None:
         self.steps_left -= 1
@@ -250,16 +252,16 @@ def search_context(bench: FolderBench, task: Task, seed: int = 1) -> SearchConte
 @pytest.fixture
 def in_place(monkeypatch: pytest.MonkeyPatch) -> None:
     """Paths of traced lines, which name the fork's folder here, as they would be inside."""
-    read = trials._read
+    read = visible_tests._read
 
-    def renamed(output: str) -> Answer | None:
+    def renamed(output: str) -> PytestAnswer | None:
         answer = read(output)
         if answer is None:
             return None
         lines = {t: {f"/work/pkg/{Path(p).name}": n for p, n in files.items()} for t, files in answer.lines.items()}
-        return Answer(**{**{f: getattr(answer, f) for f in answer.__struct_fields__}, "lines": lines})
+        return PytestAnswer(**{**{f: getattr(answer, f) for f in answer.__struct_fields__}, "lines": lines})
 
-    monkeypatch.setattr(trials, "_read", renamed)
+    monkeypatch.setattr(visible_tests, "_read", renamed)
 
 
 async def test_a_search_mends_the_function(tmp_path: Path, in_place: None) -> None:

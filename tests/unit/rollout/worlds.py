@@ -27,9 +27,9 @@ from ropewalk.provenance.intoto import Statement, from_payload, to_payload
 from ropewalk.provenance.statement import Activity, StatementDraft
 from ropewalk.reward.bundle import Bundle
 from ropewalk.reward.verdict import Verdict, VerdictStatus
-from ropewalk.rollout.journal import Journal
-from ropewalk.rollout.ports import World
-from ropewalk.rollout.results import RunResults, load_results
+from ropewalk.rollout.journal import RunJournal
+from ropewalk.rollout.loaded import LoadedRun, load_episodes
+from ropewalk.rollout.ports import RunWorld
 from ropewalk.sandbox.contract import SandboxGoneError, SandboxSpec, SandboxStats, SnapshotRecord
 from ropewalk.store.database import Database
 
@@ -289,9 +289,9 @@ class Durable:
     recorder: MemoryRecorder = field(default_factory=MemoryRecorder)
     snapshots: dict[str, Saved] = field(default_factory=dict)
 
-    def world(self) -> World:
+    def world(self) -> RunWorld:
         """A world as a fresh process finds it."""
-        return World(
+        return RunWorld(
             sandboxes=MemorySandboxes(self.snapshots),  # type: ignore[arg-type]
             blobs=self.blobs,  # type: ignore[arg-type]
             judge=MemoryJudge(self.blobs),
@@ -300,13 +300,13 @@ class Durable:
             tenant="tests",
         )
 
-    def journal(self) -> Journal:
+    def journal(self) -> RunJournal:
         """The journal, opened anew."""
-        return Journal(Database.open(self.folder / "state.db"), locks=self.folder / "locks")
+        return RunJournal(Database.open(self.folder / "state.db"), locks=self.folder / "locks")
 
-    def results(self, run: str) -> RunResults:
+    def loaded(self, run: str) -> LoadedRun:
         """The run, loaded by a fresh process."""
-        return load_results(self.journal(), self.blobs, run, log=self.recorder)  # type: ignore[arg-type]
+        return load_episodes(self.journal(), self.blobs, run, log=self.recorder)  # type: ignore[arg-type]
 
     def task(self, name: str = "double", **fields: Any) -> Task:
         """A task with one broken function."""

@@ -170,8 +170,9 @@ def test_unknown_and_damaged_records_are_refused(images: ImageStore, tmp_path: P
         images.add(ImageRecord(layers=("0" * 64,)))
 
 
-def test_a_read_only_place_is_one_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    images = ImageStore(Layout(tmp_path / "missing"))
+def test_a_place_that_cannot_be_used_is_one_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    images = ImageStore(Layout(tmp_path / "file"))
     with pytest.raises(UnavailableError, match="No image can be stored"):
         images.from_tar(tmp_path / "x.tar")
 

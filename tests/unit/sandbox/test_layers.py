@@ -19,7 +19,7 @@ from ropewalk.core import limits
 from ropewalk.core.errors import CallerError, IntegrityError, UnavailableError
 from ropewalk.sandbox import flatten, trees
 from ropewalk.sandbox.layers import LayerStore
-from ropewalk.sandbox.trees import Entry
+from ropewalk.sandbox.trees import TreeEntry
 from ropewalk.store.layout import Layout
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs to be started as root")
@@ -202,7 +202,7 @@ def test_names_that_are_no_text_survive(store: LayerStore, tmp_path: Path) -> No
 
 
 # What a stack of layers shows, by overlayfs' own way of looking: from the top down, path by path.
-Layer = dict[str, Entry]
+Layer = dict[str, TreeEntry]
 
 
 def show(stack: list[Layer], path: str = "") -> dict[str, object]:
@@ -237,7 +237,7 @@ names = st.sampled_from("abc")
 @st.composite
 def layers(draw: st.DrawFn) -> Layer:
     """A well-formed layer: the root, and below folders alone anything."""
-    layer: Layer = {"": Entry(path="", kind="directory", mode=0o755)}
+    layer: Layer = {"": TreeEntry(path="", kind="directory", mode=0o755)}
 
     def fill(path: str, depth: int) -> None:
         for name in draw(st.sets(names, max_size=3)):
@@ -246,12 +246,12 @@ def layers(draw: st.DrawFn) -> Layer:
                 st.sampled_from(("file", "whiteout", "directory", "directory") if depth < 2 else ("file", "whiteout"))
             )
             if kind == "directory":
-                layer[inner] = Entry(
+                layer[inner] = TreeEntry(
                     path=inner, kind=kind, mode=draw(st.sampled_from((0o700, 0o755))), opaque=draw(st.booleans())
                 )
                 fill(inner, depth + 1)
             else:
-                layer[inner] = Entry(
+                layer[inner] = TreeEntry(
                     path=inner, kind=kind, sha256=str(draw(st.integers(0, 9))) if kind == "file" else ""
                 )
 
@@ -269,12 +269,12 @@ def test_a_flattened_stack_shows_the_same_above_anything(stack: list[Layer], bel
 def test_a_hundred_layers_flattened_again_and_again_show_the_same() -> None:
     """As a hundred nested forks do it: whenever there are more than `SNAPSHOT_LAYERS_MAX` they become one."""
 
-    def of(*entries: Entry) -> Layer:
-        return {entry.path: entry for entry in (Entry(path="", kind="directory"), *entries)}
+    def of(*entries: TreeEntry) -> Layer:
+        return {entry.path: entry for entry in (TreeEntry(path="", kind="directory"), *entries)}
 
     def written(level: int) -> Layer:
-        gone = [Entry(path=f"f{level - 3}", kind="whiteout")] if level >= 3 else []
-        return of(*(Entry(path=path, kind="file", sha256=f"{level}") for path in ("level", f"f{level}")), *gone)
+        gone = [TreeEntry(path=f"f{level - 3}", kind="whiteout")] if level >= 3 else []
+        return of(*(TreeEntry(path=path, kind="file", sha256=f"{level}") for path in ("level", f"f{level}")), *gone)
 
     whole = [written(level) for level in range(100)]
     stack: list[Layer] = []

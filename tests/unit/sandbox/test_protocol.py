@@ -10,15 +10,15 @@ from ropewalk.core import limits
 from ropewalk.core.errors import CallerError
 from ropewalk.sandbox import protocol
 from ropewalk.sandbox.agent import wire
-from ropewalk.sandbox.protocol import Decoder, Fields, Frame, Key, Kind, ProtocolError, encode, field
+from ropewalk.sandbox.protocol import Decoder, Fields, Frame, FrameKind, Key, ProtocolError, encode, field
 
-FROM_AGENT = [kind for kind in Kind if kind >= Kind.HELLO]
+FROM_AGENT = [kind for kind in FrameKind if kind >= FrameKind.HELLO]
 payloads = st.binary(max_size=300)
 frames = st.builds(Frame, st.sampled_from(FROM_AGENT), st.integers(0, 0xFFFF_FFFF), payloads)
 
 
 def test_both_sides_use_the_same_numbers() -> None:
-    assert {kind.name: kind.value for kind in Kind} == {kind.name: getattr(wire, kind.name) for kind in Kind}
+    assert {kind.name: kind.value for kind in FrameKind} == {kind.name: getattr(wire, kind.name) for kind in FrameKind}
     assert {key.name: key.value for key in Key} == {key.name: getattr(wire, f"K_{key.name}") for key in Key}
     assert len(Key) == len([name for name in vars(wire) if name.startswith("K_")])
     assert protocol.VERSION == wire.VERSION
@@ -30,7 +30,7 @@ def test_both_sides_use_the_same_numbers() -> None:
 
 @given(st.lists(frames, max_size=8), st.data())
 def test_frames_survive_any_cut(sent: list[Frame], data: st.DataObject) -> None:
-    stream = b"".join(encode(Kind(kind), channel, payload) for kind, channel, payload in sent)
+    stream = b"".join(encode(FrameKind(kind), channel, payload) for kind, channel, payload in sent)
     decoder, received, at = Decoder(), [], 0
     while at < len(stream):
         size = data.draw(st.integers(1, 64))
@@ -78,16 +78,16 @@ def test_the_agent_takes_no_negative_numbers_and_no_zero_bytes() -> None:
 
 
 def test_a_frame_that_says_it_is_too_long_is_refused_before_it_comes() -> None:
-    header = (limits.FRAME_BYTES_MAX + 1).to_bytes(4, "big") + bytes((Kind.STDOUT,)) + bytes(4)
+    header = (limits.FRAME_BYTES_MAX + 1).to_bytes(4, "big") + bytes((FrameKind.STDOUT,)) + bytes(4)
     with pytest.raises(ProtocolError):
         list(Decoder().feed(header))
 
 
 def test_an_agent_may_not_send_requests() -> None:
     with pytest.raises(ProtocolError):
-        list(Decoder().feed(encode(Kind.EXEC, 1)))
+        list(Decoder().feed(encode(FrameKind.EXEC, 1)))
 
 
 def test_a_request_that_is_too_long_is_the_callers_fault() -> None:
     with pytest.raises(CallerError, match="stdin"):
-        encode(Kind.EXEC, 1, bytes(limits.FRAME_BYTES_MAX + 1))
+        encode(FrameKind.EXEC, 1, bytes(limits.FRAME_BYTES_MAX + 1))

@@ -15,6 +15,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from ropewalk.core import limits
 from ropewalk.core.errors import CallerError, UnavailableError
 from ropewalk.core.outcomes import Termination
 from ropewalk.sandbox import (
@@ -27,7 +28,6 @@ from ropewalk.sandbox import (
     SandboxGoneError,
     TerminalSize,
     connection,
-    files,
     process,
 )
 from ropewalk.sandbox.attach import attach
@@ -467,8 +467,8 @@ async def test_a_lost_connection_is_made_again(sandbox: Sandbox) -> None:
 async def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Sandbox, Callable[[], None]]]:
     """A sandbox, and how to stop its agent for good, as code beside it could by starving it."""
     for module, name in (
-        (process, "KILL_WAIT_S"), (process, "START_WAIT_S"), (process, "LAST_CHANCE_S"), (files, "CALL_TIMEOUT_S"),
-        (connection, "HELLO_TIMEOUT_S"),
+        (limits, "EXEC_KILL_WAIT_S"), (limits, "EXEC_START_WAIT_S"), (limits, "FILE_CALL_TIMEOUT_S"),
+        (process, "LAST_CHANCE_S"), (connection, "HELLO_TIMEOUT_S"),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, 0.3)
     service = unsandboxed_service(tmp_path, prefix=())

@@ -11,7 +11,7 @@ from ropewalk.interface.task import Task, TaskKind, TaskOrigin
 from ropewalk.provenance.statement import Activity
 from ropewalk.tasks import builder
 from ropewalk.tasks.builder import TaskBuilder, Workshop, adjacent
-from ropewalk.tasks.journal import Journal
+from ropewalk.tasks.journal import BuildJournal
 from ropewalk.tasks.records import (
     Budget,
     BuildEvent,
@@ -108,7 +108,7 @@ def shop(folder: Path, trees: Any = None) -> Workshop:
         return make_tree({"pkg.py": b"", "test_pkg.py": b""}, distribution="pkg", version=release.version)
 
     nothing: Any = None
-    return Workshop(boxes=nothing, blobs=nothing, layers=nothing, image=Image(), trees=trees or tree, folder=folder)
+    return Workshop(sandboxes=nothing, blobs=nothing, layers=nothing, image=Image(), trees=trees or tree, folder=folder)
 
 
 PAIRS = adjacent([ref("1"), ref("2"), ref("3"), ref("4")])
@@ -184,12 +184,12 @@ async def test_a_damaged_entry_of_the_journal_is_built_again(fake: Fake, tmp_pat
 def test_entries_belong_to_one_plan_and_one_step(tmp_path: Path) -> None:
     plan = BuildPlan(pairs=PAIRS, tenant="t")
     result = SourceYield(name="x", kind=TaskKind.RELEASE, distribution="pkg")
-    Journal(tmp_path, plan, image="image").store(PAIRS[0], result)
-    assert Journal(tmp_path, plan, image="image").load(PAIRS[0]) == result
-    assert Journal(tmp_path, plan, image="image").load(PAIRS[1]) is None
-    assert Journal(tmp_path, plan, image="another image").load(PAIRS[0]) is None
-    assert Journal(tmp_path, plan, image="image", wheels=("w" * 64,)).load(PAIRS[0]) is None
-    assert Journal(tmp_path, BuildPlan(pairs=PAIRS, tenant="t", seed=1), image="image").load(PAIRS[0]) is None
+    BuildJournal(tmp_path, plan, image="image").store(PAIRS[0], result)
+    assert BuildJournal(tmp_path, plan, image="image").load(PAIRS[0]) == result
+    assert BuildJournal(tmp_path, plan, image="image").load(PAIRS[1]) is None
+    assert BuildJournal(tmp_path, plan, image="another image").load(PAIRS[0]) is None
+    assert BuildJournal(tmp_path, plan, image="image", wheels=("w" * 64,)).load(PAIRS[0]) is None
+    assert BuildJournal(tmp_path, BuildPlan(pairs=PAIRS, tenant="t", seed=1), image="image").load(PAIRS[0]) is None
 
 
 def test_progress_counts_reasons() -> None:

@@ -9,24 +9,14 @@ import anyio.to_thread
 
 from ropewalk.core import limits
 from ropewalk.core.errors import CallerError
-from ropewalk.core.records import decode_own, digest_bytes
-from ropewalk.interface.task import FileSet, Task
+from ropewalk.core.records import digest_bytes
+from ropewalk.interface.task import Task
 from ropewalk.reward.globs import matches_any
-from ropewalk.rollout.ports import Computer
+from ropewalk.rollout.ports import EpisodeSandbox
 from ropewalk.store.contract import Blobs
 
 GONE = ""
 """Stands for a deleted file where a digest would be."""
-
-
-def read_file_set(blobs: Blobs, digest: str) -> FileSet:
-    """A stored file set.
-
-    Raises:
-        CallerError: no such blob.
-        IntegrityError: it is damaged.
-    """
-    return decode_own(blobs.get(digest, bytes_max=limits.JSON_BYTES_MAX), FileSet)
 
 
 def read_files(blobs: Blobs, files: Mapping[str, str]) -> dict[str, bytes]:
@@ -43,7 +33,7 @@ class FileWatch:
         self._blobs = blobs
         self.current = dict(before)
 
-    async def look(self, sandbox: Computer) -> dict[str, str]:
+    async def look(self, sandbox: EpisodeSandbox) -> dict[str, str]:
         """What changed since the last look; new contents are stored as blobs.
 
         A candidate that makes its files unreadable or too many to list hides them from the record, and gains nothing:
@@ -54,7 +44,7 @@ class FileWatch:
         except CallerError:
             return {}
 
-    async def _look(self, sandbox: Computer) -> dict[str, str]:
+    async def _look(self, sandbox: EpisodeSandbox) -> dict[str, str]:
         seen = await self._list(sandbox)
         changed = [path for path, digest in seen.items() if self.current.get(path) != digest]
         changes = {path: GONE for path in self.current if path not in seen}
@@ -84,7 +74,7 @@ class FileWatch:
             else:
                 self.current[path] = digest
 
-    async def _list(self, sandbox: Computer) -> dict[str, str]:
+    async def _list(self, sandbox: EpisodeSandbox) -> dict[str, str]:
         workdir = self._task.workdir
         seen = {}
         for entry in await sandbox.list(workdir, recursive=True, digests=True):

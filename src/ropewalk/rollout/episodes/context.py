@@ -18,8 +18,8 @@ from anyio.streams.memory import MemoryObjectSendStream
 from ropewalk.core.records import Record
 from ropewalk.interface.episode import Message, ToolCall, ToolResult
 from ropewalk.interface.task import Task
+from ropewalk.reward.ports import CommandResult
 from ropewalk.rollout.episodes.tools import tool_definitions
-from ropewalk.rollout.ports import CommandResult
 
 
 class TaskView(Record):
@@ -130,7 +130,7 @@ class AgentContext:
         return (await self.act([ToolCall(name="edit", arguments={"path": path, "old": old, "new": new})]))[0]
 
 
-class Trial(Protocol):
+class SearchFork(Protocol):
     """A fork of the episode's state, for one experiment."""
 
     async def write(self, files: Mapping[str, bytes]) -> None:
@@ -144,10 +144,10 @@ class Trial(Protocol):
         ...
 
 
-class Bench(Protocol):
+class SearchBench(Protocol):
     """What stands behind a SearchContext."""
 
-    def fork(self) -> AbstractAsyncContextManager[Trial]: ...
+    def fork(self) -> AbstractAsyncContextManager[SearchFork]: ...
 
     async def step(
         self, call: ToolCall, result: ToolResult, *, files: Mapping[str, bytes | None], time_s: Mapping[str, float]
@@ -163,7 +163,7 @@ class Bench(Protocol):
 class SearchContext:
     """For a program of ours that searches: forks of the episode's state, counted, and the task's sources."""
 
-    def __init__(self, task: Task, *, seed: int, sources: Mapping[str, bytes], bench: Bench) -> None:
+    def __init__(self, task: Task, *, seed: int, sources: Mapping[str, bytes], bench: SearchBench) -> None:
         self.task = task
         self.seed = seed
         self.random = random.Random(seed)
@@ -181,7 +181,7 @@ class SearchContext:
         """How many more steps the episode allows."""
         return self._bench.steps_left
 
-    def fork(self) -> AbstractAsyncContextManager[Trial]:
+    def fork(self) -> AbstractAsyncContextManager[SearchFork]:
         """A fork of the current state, which is what was kept so far; gone on exit.
 
         Raises:
@@ -214,7 +214,7 @@ class TrustedContext(SearchContext):
         *,
         seed: int,
         sources: Mapping[str, bytes],
-        bench: Bench,
+        bench: SearchBench,
         answer: Mapping[str, bytes | None],
     ) -> None:
         super().__init__(task, seed=seed, sources=sources, bench=bench)

@@ -18,11 +18,12 @@ from ropewalk.core.errors import CallerError, UnavailableError
 from ropewalk.interface.episode import Message, Step, ToolCall, ToolResult
 from ropewalk.interface.task import Task
 from ropewalk.reward.bundle import shown
+from ropewalk.reward.ports import CommandResult
 from ropewalk.rollout.episodes import tools
 from ropewalk.rollout.episodes.changes import FileWatch
 from ropewalk.rollout.episodes.clean import clean_call, clean_message, clean_result
-from ropewalk.rollout.episodes.context import Action, Answer, Trial
-from ropewalk.rollout.ports import CommandResult, Computer, Computers, stats_usage
+from ropewalk.rollout.episodes.context import Action, Answer, SearchFork
+from ropewalk.rollout.ports import EpisodeSandbox, EpisodeSandboxes, stats_usage
 from ropewalk.sandbox.contract import SandboxGoneError
 
 log = logging.getLogger(__name__)
@@ -40,12 +41,12 @@ class EpisodeHost:
     def __init__(
         self,
         task: Task,
-        sandbox: Computer,
+        sandbox: EpisodeSandbox,
         watch: FileWatch,
         *,
         clock: Clock,
         steps_max: int,
-        keep: Callable[[Computer, str], Awaitable[str]] | None,
+        keep: Callable[[EpisodeSandbox, str], Awaitable[str]] | None,
         on_step: Callable[[Step], None],
     ) -> None:
         """`keep` saves the state after a step that may have changed it, and returns the snapshot's id."""
@@ -85,7 +86,7 @@ class EpisodeHost:
                 call,
                 self.sandbox,
                 workdir=self.task.workdir,
-                timeout_s_max=min(tools.SHELL_TIMEOUT_S_MAX, self.task.limits.episode_timeout_s),
+                timeout_s_max=min(limits.TOOL_SHELL_TIMEOUT_S_MAX, self.task.limits.episode_timeout_s),
             )
             results.append(clean_result(result))
         touched = any(call.name != "read" for call in calls)
@@ -168,7 +169,7 @@ class EpisodeHost:
         self._recorded_bytes += size
         return step
 
-    async def _saved(self, keep: Callable[[Computer, str], Awaitable[str]], label: str) -> str | None:
+    async def _saved(self, keep: Callable[[EpisodeSandbox, str], Awaitable[str]], label: str) -> str | None:
         """The state's snapshot; None where it cannot be saved. Candidates make such states (folders nested too deep,
         files larger than the disk), and a convenience of ours may not end their episode unscored."""
         try:
@@ -180,10 +181,10 @@ class EpisodeHost:
             return None
 
 
-class _Trial:
-    """See `ropewalk.rollout.episodes.context.Trial`."""
+class _SearchFork:
+    """See `ropewalk.rollout.episodes.context.SearchFork`."""
 
-    def __init__(self, sandbox: Computer, workdir: str) -> None:
+    def __init__(self, sandbox: EpisodeSandbox, workdir: str) -> None:
         self._sandbox = sandbox
         self._workdir = workdir
 
@@ -202,10 +203,10 @@ class ForkBench:
     def __init__(
         self,
         host: EpisodeHost,
-        sandboxes: Computers,
+        sandboxes: EpisodeSandboxes,
         *,
         snapshot: str,
-        save: Callable[[Computer, str], Awaitable[str]],
+        save: Callable[[EpisodeSandbox, str], Awaitable[str]],
         forks_max: int,
         clock: Clock,
     ) -> None:
@@ -234,7 +235,7 @@ class ForkBench:
             self._stale = True
 
     @asynccontextmanager
-    async def fork(self) -> AsyncIterator[Trial]:
+    async def fork(self) -> AsyncIterator[SearchFork]:
         if self.forks_left < 1:
             raise CallerError(
                 f"The budget of {self._forks_max} forks is used up.",
@@ -247,7 +248,7 @@ class ForkBench:
         started_s = self._clock.monotonic_s()
         sandbox = await self._sandboxes.fork(self._snapshot)
         try:
-            yield _Trial(sandbox, self._host.task.workdir)
+            yield _SearchFork(sandbox, self._host.task.workdir)
             add_usage(self.usage, stats_usage(await sandbox.stats()))
         finally:
             await close(sandbox)
@@ -260,7 +261,7 @@ def add_usage(total: dict[str, float], more: Mapping[str, float]) -> None:
         total[name] = max(total.get(name, 0.0), value) if name.startswith("memory_") else total.get(name, 0.0) + value
 
 
-async def close(sandbox: Computer) -> None:
+async def close(sandbox: EpisodeSandbox) -> None:
     """Ends a sandbox, also while cancelled; never waits longer than CLOSE_TIMEOUT_S."""
     with anyio.move_on_after(CLOSE_TIMEOUT_S, shield=True):
         await sandbox.close()

@@ -6,12 +6,13 @@ import posixpath
 
 import anyio.to_thread
 
-from ropewalk.interface.task import Task
-from ropewalk.rollout.episodes.changes import read_file_set, read_files
+from ropewalk.interface.task import FileSet, Task
+from ropewalk.rollout.episodes.changes import read_files
 from ropewalk.rollout.episodes.host import close
 from ropewalk.rollout.episodes.shelf import Shelf
-from ropewalk.rollout.ports import Computer, World
+from ropewalk.rollout.ports import EpisodeSandbox, RunWorld
 from ropewalk.sandbox.contract import SandboxSpec, SnapshotRecord
+from ropewalk.store.records import read_record
 from ropewalk.tasks.worlds import TEST_ENV
 
 PREPARE_TIMEOUT_S = 120.0
@@ -24,7 +25,7 @@ COLLECTED_TESTS = "/var/tmp/visible-tests.txt"
 class Materials:
     """A task's files, cached."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: RunWorld) -> None:
         self._world = world
         self._digests: dict[str, dict[str, str]] = {}
         self._sources: dict[str, dict[str, bytes]] = {}
@@ -32,7 +33,7 @@ class Materials:
     async def digests(self, task: Task) -> dict[str, str]:
         """Digests of the editable files before the episode, by path relative to the workdir."""
         if task.source not in self._digests:
-            file_set = await anyio.to_thread.run_sync(read_file_set, self._world.blobs, task.source)
+            file_set = await anyio.to_thread.run_sync(read_record, self._world.blobs, task.source, FileSet)
             self._digests[task.source] = file_set.files
         return self._digests[task.source]
 
@@ -45,12 +46,12 @@ class Materials:
 
     async def answer(self, task: Task) -> dict[str, bytes | None]:
         """The fixed files; None: deleted. For trusted parts alone."""
-        file_set = await anyio.to_thread.run_sync(read_file_set, self._world.blobs, task.oracle)
+        file_set = await anyio.to_thread.run_sync(read_record, self._world.blobs, task.oracle, FileSet)
         files = await anyio.to_thread.run_sync(read_files, self._world.blobs, file_set.files)
         return {**files, **dict.fromkeys(file_set.deleted)}
 
 
-async def make_ready(world: World, task: Task, shelf: Shelf, owner: str) -> SnapshotRecord:
+async def make_ready(world: RunWorld, task: Task, shelf: Shelf, owner: str) -> SnapshotRecord:
     """A sandbox with the task's source, warmed (bytecode, collected tests on disk), and saved for `owner`.
 
     Code of the task runs here; what it does (fail, hang) is its own affair and no obstacle.
@@ -76,7 +77,7 @@ async def make_ready(world: World, task: Task, shelf: Shelf, owner: str) -> Snap
         await close(sandbox)
 
 
-async def _warm(sandbox: Computer, task: Task) -> None:
+async def _warm(sandbox: EpisodeSandbox, task: Task) -> None:
     python = task.test_command[0] if task.test_command else "python3"
     timeout_s = max(task.limits.test_timeout_s, PREPARE_TIMEOUT_S)
     await sandbox.exec([python, "-m", "compileall", "-q", task.workdir], cwd=task.workdir, timeout_s=timeout_s)

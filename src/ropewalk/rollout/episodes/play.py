@@ -22,7 +22,7 @@ from ropewalk.rollout.episodes.materials import Materials
 from ropewalk.rollout.episodes.shelf import Shelf, scratch
 from ropewalk.rollout.plan import Plan
 from ropewalk.rollout.policies.contract import ContextKind, Policy, PolicyEnd, PolicyFailedError
-from ropewalk.rollout.ports import Computer, World, stats_usage
+from ropewalk.rollout.ports import EpisodeSandbox, RunWorld, stats_usage
 from ropewalk.rollout.rows import EpisodeRow
 from ropewalk.sandbox.contract import SandboxGoneError
 
@@ -50,7 +50,7 @@ class Attempt:
     """One attempt. Use once: `await Attempt(…).play()`."""
 
     def __init__(
-        self, world: World, plan: Plan, task: Task, row: EpisodeRow, *, snapshot: str, policy: Policy[Any],
+        self, world: RunWorld, plan: Plan, task: Task, row: EpisodeRow, *, snapshot: str, policy: Policy[Any],
         materials: Materials, shelf: Shelf, on_step: Callable[[Step], None],
     ) -> None:  # fmt: skip
         self._world = world
@@ -104,7 +104,7 @@ class Attempt:
             end = PolicyEnd(termination=ended, detail=trouble.detail)
         return self._result(end, trouble, started_s)
 
-    async def _act(self, sandbox: Computer) -> PolicyEnd:
+    async def _act(self, sandbox: EpisodeSandbox) -> PolicyEnd:
         plan, task = self._plan, self._task
         watch = FileWatch(task, self._world.blobs, await self._materials.digests(task))
         host = self._host = EpisodeHost(
@@ -177,10 +177,10 @@ class Attempt:
         )  # fmt: skip
         return await self._policy.run(trusted) or PolicyEnd()
 
-    async def _keep(self, sandbox: Computer, label: str) -> str:
+    async def _keep(self, sandbox: EpisodeSandbox, label: str) -> str:
         return (await self._shelf.take(sandbox, self._row.id, label)).id
 
-    async def _scratch(self, sandbox: Computer, label: str) -> str:
+    async def _scratch(self, sandbox: EpisodeSandbox, label: str) -> str:
         return (await self._shelf.take(sandbox, scratch(self._row.id), label)).id
 
     def _result(self, end: PolicyEnd, trouble: Trouble | None, started_s: float) -> Played:

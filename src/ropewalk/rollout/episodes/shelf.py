@@ -10,19 +10,19 @@ from __future__ import annotations
 import anyio
 
 from ropewalk.core.errors import CallerError, UnavailableError
-from ropewalk.rollout.journal import Journal
-from ropewalk.rollout.ports import Computer, Computers, SavedState
+from ropewalk.rollout.journal import RunJournal
+from ropewalk.rollout.ports import EpisodeSandbox, EpisodeSandboxes, SavedState
 from ropewalk.rollout.threads import in_thread
 
 
 class Shelf:
     """Takes, holds and drops snapshots. An owner is any text: an episode's id, a run and a task."""
 
-    def __init__(self, sandboxes: Computers, journal: Journal) -> None:
+    def __init__(self, sandboxes: EpisodeSandboxes, journal: RunJournal) -> None:
         self._sandboxes = sandboxes
         self._journal = journal
 
-    async def take(self, sandbox: Computer, owner: str, label: str) -> SavedState:
+    async def take(self, sandbox: EpisodeSandbox, owner: str, label: str) -> SavedState:
         """Saves the sandbox's state for `owner`.
 
         Raises:

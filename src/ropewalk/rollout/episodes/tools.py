@@ -16,19 +16,13 @@ from ropewalk.core.errors import CallerError
 from ropewalk.core.outcomes import Termination
 from ropewalk.core.records import Record
 from ropewalk.interface.episode import ToolCall, ToolResult
-from ropewalk.rollout.ports import Computer
+from ropewalk.rollout.ports import EpisodeSandbox
 from ropewalk.sandbox.files import DiskFullError
 
-OUTPUT_CHARS_MAX = 16_000
-"""Of one result; the middle of what is longer is cut, with a marker."""
-READ_LINES_MAX = 400
-EDIT_BYTES_MAX = 1 * limits.MIB
 UNPARSABLE = "unparsable"
 """The one argument of a call whose arguments were no JSON object: what was there instead."""
-SHELL_TIMEOUT_S = 60.0
-SHELL_TIMEOUT_S_MAX = 300.0
 
-Timeout = Annotated[float, msgspec.Meta(gt=0, le=SHELL_TIMEOUT_S_MAX)]
+Timeout = Annotated[float, msgspec.Meta(gt=0, le=limits.TOOL_SHELL_TIMEOUT_S_MAX)]
 Line = Annotated[int, msgspec.Meta(ge=1)]
 
 
@@ -36,7 +30,7 @@ class ShellArguments(Record):
     """Of `shell`."""
 
     command: str
-    timeout_s: Timeout = SHELL_TIMEOUT_S
+    timeout_s: Timeout = limits.TOOL_SHELL_TIMEOUT_S
 
 
 class ReadArguments(Record):
@@ -44,7 +38,7 @@ class ReadArguments(Record):
 
     path: str
     start_line: Line = 1
-    lines: Line = READ_LINES_MAX
+    lines: Line = limits.TOOL_READ_LINES_MAX
 
 
 class EditArguments(Record):
@@ -65,16 +59,16 @@ def tool_definitions() -> list[dict[str, Any]]:
         _function(
             "shell",
             f"Run a command with /bin/sh in the working directory. Each call is a new shell. Output past "
-            f"{OUTPUT_CHARS_MAX} characters loses its middle.",
+            f"{limits.TOOL_OUTPUT_CHARS_MAX} characters loses its middle.",
             {
                 "command": text,
-                "timeout_s": {"type": "number", "exclusiveMinimum": 0, "maximum": SHELL_TIMEOUT_S_MAX},
+                "timeout_s": {"type": "number", "exclusiveMinimum": 0, "maximum": limits.TOOL_SHELL_TIMEOUT_S_MAX},
             },
             ["command"],
         ),
         _function(
             "read",
-            f"Show lines of a text file, numbered. At most {READ_LINES_MAX} lines.",
+            f"Show lines of a text file, numbered. At most {limits.TOOL_READ_LINES_MAX} lines.",
             {
                 "path": text,
                 "start_line": {"type": "integer", "minimum": 1},
@@ -97,7 +91,7 @@ def _function(name: str, description: str, properties: dict[str, Any], required:
     return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
 
 
-async def perform(call: ToolCall, sandbox: Computer, *, workdir: str, timeout_s_max: float) -> ToolResult:
+async def perform(call: ToolCall, sandbox: EpisodeSandbox, *, workdir: str, timeout_s_max: float) -> ToolResult:
     """Runs one call.
 
     Raises:
@@ -129,7 +123,7 @@ async def perform(call: ToolCall, sandbox: Computer, *, workdir: str, timeout_s_
         return ToolResult(output=f"error: {error.message}", exit_code=1, termination=Termination.DISK_FULL)
 
 
-async def _shell(arguments: ShellArguments, sandbox: Computer, workdir: str, timeout_s_max: float) -> ToolResult:
+async def _shell(arguments: ShellArguments, sandbox: EpisodeSandbox, workdir: str, timeout_s_max: float) -> ToolResult:
     if "\0" in arguments.command:
         return _mistake("A command cannot hold a NUL character.")
     timeout_s = min(arguments.timeout_s, timeout_s_max)
@@ -149,11 +143,11 @@ async def _shell(arguments: ShellArguments, sandbox: Computer, workdir: str, tim
     return ToolResult(output=output, exit_code=result.exit_code, termination=result.termination)
 
 
-async def _read(arguments: ReadArguments, sandbox: Computer, path: str) -> ToolResult:
+async def _read(arguments: ReadArguments, sandbox: EpisodeSandbox, path: str) -> ToolResult:
     text = (await sandbox.read(path, bytes_max=limits.FILE_BYTES_MAX)).decode(errors="replace")
     lines = text.splitlines()
     first = arguments.start_line
-    last = min(first - 1 + min(arguments.lines, READ_LINES_MAX), len(lines))
+    last = min(first - 1 + min(arguments.lines, limits.TOOL_READ_LINES_MAX), len(lines))
     if first > max(len(lines), 1):
         return _mistake(f"{path} has {len(lines)} lines; line {first} is past its end.")
     numbered = "\n".join(f"{number:>5}  {lines[number - 1]}" for number in range(first, last + 1))
@@ -161,9 +155,9 @@ async def _read(arguments: ReadArguments, sandbox: Computer, path: str) -> ToolR
     return ToolResult(output=cut(numbered) + (f"\n[{rest} more lines]" if rest else ""), exit_code=0)
 
 
-async def _edit(arguments: EditArguments, sandbox: Computer, path: str) -> ToolResult:
+async def _edit(arguments: EditArguments, sandbox: EpisodeSandbox, path: str) -> ToolResult:
     try:
-        data = await sandbox.read(path, bytes_max=EDIT_BYTES_MAX)
+        data = await sandbox.read(path, bytes_max=limits.TOOL_EDIT_BYTES_MAX)
     except CallerError:
         if arguments.old:
             raise
@@ -187,14 +181,14 @@ async def _edit(arguments: EditArguments, sandbox: Computer, path: str) -> ToolR
     if arguments.old == arguments.new:
         return _mistake("`old` and `new` are the same text; nothing to change.")
     changed = text.replace(arguments.old, arguments.new).encode()
-    if len(changed) > EDIT_BYTES_MAX:
-        return _mistake(f"{path} would grow past {EDIT_BYTES_MAX} bytes.")
+    if len(changed) > limits.TOOL_EDIT_BYTES_MAX:
+        return _mistake(f"{path} would grow past {limits.TOOL_EDIT_BYTES_MAX} bytes.")
     await sandbox.write_many({path: changed})
     line = text[: text.index(arguments.old)].count("\n") + 1
     return ToolResult(output=f"Changed {path} at line {line}.", exit_code=0)
 
 
-def cut(text: str, chars_max: int = OUTPUT_CHARS_MAX) -> str:
+def cut(text: str, chars_max: int = limits.TOOL_OUTPUT_CHARS_MAX) -> str:
     """The text, or its two ends around a marker that says how much is missing."""
     if len(text) <= chars_max:
         return text

@@ -32,8 +32,9 @@ from cryptography.hazmat.primitives.serialization import (
 from ropewalk.core.clock import Clock, SystemClock
 from ropewalk.core.errors import CallerError, IntegrityError, UnavailableError
 from ropewalk.core.records import Record, canonical_bytes, decode_own
+from ropewalk.machinery.files import locked, replace_whole, sync_folder
 from ropewalk.security.contract import PairSignature, Signer
-from ropewalk.security.private_files import check_private, locked, read_private, replace_durably, sync_folder
+from ropewalk.security.private_files import check_private, read_private
 from ropewalk.security.references import check_reference, resolve_secret
 from ropewalk.security.trust import ALGORITHMS, Algorithm, PublicPair, Revocation, TrustRoot, parse_trust_root
 
@@ -198,7 +199,7 @@ class FileKeys:
             raise UnavailableError(f"{folder} cannot be made: {error.strerror or error}.") from error
         for algorithm, key in keys.items():
             pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption)
-            replace_durably(folder / f"{algorithm}.pem", pem)
+            replace_whole(folder / f"{algorithm}.pem", pem)
         sync_folder(self.folder)
         return stored
 
@@ -244,7 +245,7 @@ class FileKeys:
         return self._cache[1]
 
     def _save(self, state: KeysFile) -> None:
-        replace_durably(self.folder / "keys.json", canonical_bytes(state) + b"\n")
+        replace_whole(self.folder / "keys.json", canonical_bytes(state) + b"\n")
         self._cache = None
 
     def _active_of(self, state: KeysFile) -> StoredPair:

@@ -20,7 +20,6 @@ from ropewalk.rollout.plan import OpenAISettings
 from ropewalk.rollout.policies.contract import PolicyFailedError
 from ropewalk.rollout.policies.model.completions import Completion, GarbageError, parse_completion
 
-RESPONSE_BYTES_MAX = 8 * limits.MIB
 BACKOFF_S = 0.5
 BACKOFF_S_MAX = 30.0
 RETRY_AFTER_S_MAX = 120.0
@@ -197,8 +196,8 @@ async def _bounded(response: httpx2.Response) -> bytes:
     body = bytearray()
     async for piece in response.aiter_bytes():
         body += piece
-        if len(body) > RESPONSE_BYTES_MAX:
-            raise _Again("endpoint_garbage", f"the answer is larger than {RESPONSE_BYTES_MAX} bytes")
+        if len(body) > limits.ENDPOINT_ANSWER_BYTES_MAX:
+            raise _Again("endpoint_garbage", f"the answer is larger than {limits.ENDPOINT_ANSWER_BYTES_MAX} bytes")
     return bytes(body)
 
 

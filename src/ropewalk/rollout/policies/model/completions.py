@@ -8,13 +8,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from ropewalk.core import limits
 from ropewalk.core.records import Record
 from ropewalk.interface.episode import ToolCall
 from ropewalk.rollout.episodes.clean import clean_plain, clean_text
 from ropewalk.rollout.episodes.tools import UNPARSABLE
 
-CALLS_MAX = 16
-"""Of one answer; what is past it is dropped."""
 CONTENT_CHARS_MAX = 200_000
 TOKENS_MAX = 100_000_000
 
@@ -89,7 +88,7 @@ def _calls(value: Any) -> tuple[ToolCall, ...]:
     if not isinstance(value, list):
         raise GarbageError("'tool_calls' is no list")
     calls: list[ToolCall] = []
-    for item in value[:CALLS_MAX]:
+    for item in value[: limits.TOOL_CALLS_MAX]:
         function = _get(item, "function", dict)
         name = _get(function, "name", str)
         id = item.get("id")

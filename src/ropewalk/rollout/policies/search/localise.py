@@ -13,7 +13,7 @@ from collections.abc import Collection
 
 from ropewalk.core.records import Record
 from ropewalk.interface.task import Task
-from ropewalk.rollout.policies.search.trials import Answer
+from ropewalk.rollout.policies.search.visible_tests import PytestAnswer
 
 
 class Localisation(Record):
@@ -28,7 +28,7 @@ class Localisation(Record):
     """The tests' own time, with tracing."""
 
 
-def localise(task: Task, answer: Answer, failing: Collection[str]) -> Localisation:
+def localise(task: Task, answer: PytestAnswer, failing: Collection[str]) -> Localisation:
     """Suspicious lines out of a traced run; `failing` of its tests are the ones to mend."""
     failed: Counter[tuple[str, int]] = Counter()
     passed: Counter[tuple[str, int]] = Counter()

@@ -19,7 +19,7 @@ from ropewalk.rollout.plan import SearchSettings
 from ropewalk.rollout.policies.contract import ContextKind, PolicyEnd
 from ropewalk.rollout.policies.search.candidates import Candidate, candidates, parses_differently
 from ropewalk.rollout.policies.search.localise import Localisation, localise
-from ropewalk.rollout.policies.search.trials import TestRun, pytest_command, run_tests
+from ropewalk.rollout.policies.search.visible_tests import TestRun, pytest_command, run_tests
 from ropewalk.sandbox.contract import SandboxGoneError
 
 TRACE_SLOWDOWN = 8.0
@@ -71,9 +71,9 @@ class SearchPolicy:
         task = context.task
         async with self._locks.setdefault(task.id, anyio.Lock()):
             if task.id not in self._surveys:
-                async with context.fork() as trial:
+                async with context.fork() as fork:
                     run = await run_tests(
-                        trial,
+                        fork,
                         task,
                         first=task.visible_killers,
                         rest=[test for test in task.visible_tests if test not in task.visible_killers],
@@ -139,9 +139,9 @@ class _Search:
         others = [test for test in self._found.passing if test not in self._failing]
         started_s = self._clock.monotonic_s()
         try:
-            async with context.fork() as trial:
+            async with context.fork() as fork:
                 run = await run_tests(
-                    trial,
+                    fork,
                     task,
                     first=[test for test in task.visible_tests if test in self._failing],
                     rest=others,

@@ -33,7 +33,7 @@ IDS = 65_536
 """User ids of one tenant."""
 
 
-class Owner(Record):
+class LeaseHolder(Record):
     """The process that holds a lease."""
 
     pid: int
@@ -41,9 +41,9 @@ class Owner(Record):
     boot: str
 
     @staticmethod
-    def me() -> Owner:
+    def me() -> LeaseHolder:
         """This process."""
-        return Owner(pid=os.getpid(), started=processes.start_time(os.getpid()) or 0, boot=processes.boot_id())
+        return LeaseHolder(pid=os.getpid(), started=processes.start_time(os.getpid()) or 0, boot=processes.boot_id())
 
     def alive(self) -> bool:
         """Whether it still runs."""
@@ -92,10 +92,10 @@ class Folder:
         except OSError:
             return None
 
-    def owner(self) -> Owner | None:
+    def owner(self) -> LeaseHolder | None:
         """None: no such sandbox."""
         try:
-            return decode_own((self.path / "owner.json").read_bytes(), Owner)
+            return decode_own((self.path / "owner.json").read_bytes(), LeaseHolder)
         except OSError:
             return None
 
@@ -127,7 +127,7 @@ class Folder:
         """From now on only the sandbox's own life keeps its folder."""
         with suppress(OSError):
             (self.path / "owner.json.new").write_bytes(
-                canonical_bytes(Owner(pid=0, started=0, boot=processes.boot_id()))
+                canonical_bytes(LeaseHolder(pid=0, started=0, boot=processes.boot_id()))
             )
             (self.path / "owner.json.new").replace(self.path / "owner.json")
 
@@ -208,7 +208,7 @@ class Folders:
             UnavailableError: no room.
         """
         folder = self.of(record.id)
-        me = Owner.me()
+        me = LeaseHolder.me()
         fresh = self._root / f"{_FRESH}{folder.path.name}-{me.pid}-{me.started}-{secrets.token_hex(4)}"
         try:
             fresh.mkdir(mode=0o700)

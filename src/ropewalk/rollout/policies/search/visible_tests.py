@@ -16,14 +16,14 @@ from ropewalk.core.errors import CallerError
 from ropewalk.core.outcomes import Termination
 from ropewalk.core.records import Record
 from ropewalk.interface.task import Task
-from ropewalk.rollout.episodes.context import Trial
+from ropewalk.rollout.episodes.context import SearchFork
 from ropewalk.rollout.policies.search.inside import MARK
 
 FOLDER = "/tmp/.ropewalk-search"
 _ENV = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
-class Answer(Record):
+class PytestAnswer(Record):
     """What `inside.py` says. Hearsay: it comes from where candidate code ran."""
 
     exit_code: int
@@ -39,7 +39,7 @@ class TestRun(Record):
 
     __test__ = False
 
-    answer: Answer | None
+    answer: PytestAnswer | None
     """None: it timed out, crashed or said nothing readable."""
     termination: Termination
     duration_s: float
@@ -51,7 +51,7 @@ class TestRun(Record):
 
 
 async def run_tests(
-    trial: Trial,
+    fork: SearchFork,
     task: Task,
     *,
     first: Sequence[str],
@@ -81,7 +81,7 @@ async def run_tests(
         "failing_max": failing_max,
         "trace": [posixpath.join(task.workdir, path) for path in trace],
     }
-    await trial.write(
+    await fork.write(
         {
             **(files or {}),
             f"{FOLDER}/request.json": json.dumps(request).encode(),
@@ -89,7 +89,7 @@ async def run_tests(
         }
     )
     command = [*interpreter, f"{FOLDER}/inside.py", f"{FOLDER}/request.json"]
-    result = await trial.exec(command, env=_ENV, timeout_s=timeout_s)
+    result = await fork.exec(command, env=_ENV, timeout_s=timeout_s)
     return TestRun(answer=_read(result.stdout), termination=result.termination, duration_s=result.duration_s)
 
 
@@ -116,12 +116,12 @@ def _inside() -> bytes:
     return Path(__file__).with_name("inside.py").read_bytes()
 
 
-def _read(output: str) -> Answer | None:
+def _read(output: str) -> PytestAnswer | None:
     _, mark, rest = output.rpartition(MARK)
     if not mark or len(rest) > limits.OUTPUT_BYTES_MAX:
         return None
     try:
         plain: Any = json.loads(rest.splitlines()[0])
-        return msgspec.convert(plain, Answer)
+        return msgspec.convert(plain, PytestAnswer)
     except (ValueError, msgspec.ValidationError, RecursionError, IndexError):
         return None

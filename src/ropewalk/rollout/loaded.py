@@ -7,17 +7,17 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from ropewalk.core import limits
 from ropewalk.core.errors import CallerError, IntegrityError
-from ropewalk.core.records import Record, decode_own
+from ropewalk.core.records import Record
 from ropewalk.interface.episode import EpisodeRecord
 from ropewalk.interface.task import Task
 from ropewalk.provenance.intoto import Statement
 from ropewalk.reward.verdict import Reward, Verdict
-from ropewalk.rollout.journal import JournalReads
+from ropewalk.rollout.journal import RunJournalReads
 from ropewalk.rollout.plan import Plan
 from ropewalk.rollout.rows import EpisodeRow, EpisodeState, FailureRow, GroupRow, RunRow, TaskRow
 from ropewalk.store.contract import Blobs
+from ropewalk.store.records import read_record
 
 CONTROLS = ("noop", "oracle")
 """Policies that measure the task and grader, not themselves."""
@@ -25,7 +25,7 @@ CONTROLS = ("noop", "oracle")
 R = TypeVar("R", bound=Record)
 
 
-class Result(Record):
+class LoadedEpisode(Record):
     """One episode, as far as it is."""
 
     row: EpisodeRow
@@ -35,7 +35,7 @@ class Result(Record):
     """Only once it is signed."""
 
 
-class RunResults(Record):
+class LoadedRun(Record):
     """One run, as far as it is."""
 
     row: RunRow
@@ -44,17 +44,17 @@ class RunResults(Record):
     """By id, in the order of the plan."""
     task_rows: tuple[TaskRow, ...]
     groups: tuple[GroupRow, ...]
-    results: tuple[Result, ...]
+    episodes: tuple[LoadedEpisode, ...]
     failures: tuple[FailureRow, ...]
 
-    def of_group(self, group: str) -> list[Result]:
+    def of_group(self, group: str) -> list[LoadedEpisode]:
         """The group's episodes."""
-        return [result for result in self.results if result.row.group_id == group]
+        return [result for result in self.episodes if result.row.group_id == group]
 
     @property
-    def players(self) -> list[Result]:
+    def players(self) -> list[LoadedEpisode]:
         """Episodes of policies that are no controls."""
-        return [result for result in self.results if result.row.policy not in CONTROLS]
+        return [result for result in self.episodes if result.row.policy not in CONTROLS]
 
 
 class RewardLog(Protocol):
@@ -71,14 +71,14 @@ class Difference(Record):
     message: str
 
 
-def load_results(journal: JournalReads, blobs: Blobs, run: str, *, log: RewardLog) -> RunResults:
+def load_episodes(journal: RunJournalReads, blobs: Blobs, run: str, *, log: RewardLog) -> LoadedRun:
     """Everything about a run. Rewards come out of the log; the journal only says where their episodes lie.
 
     Raises:
         CallerError: no such run.
         IntegrityError: a stored record is damaged, or the journal is not what was signed.
     """
-    loaded, differences = read_results(journal, blobs, run, log=log)
+    loaded, differences = read_episodes(journal, blobs, run, log=log)
     if differences:
         shown = "; ".join(difference.message for difference in differences[:3])
         raise IntegrityError(
@@ -88,10 +88,10 @@ def load_results(journal: JournalReads, blobs: Blobs, run: str, *, log: RewardLo
     return loaded
 
 
-def read_results(
-    journal: JournalReads, blobs: Blobs, run: str, *, log: RewardLog
-) -> tuple[RunResults, tuple[Difference, ...]]:
-    """Like `load_results`, with what is wrong beside what could be read.
+def read_episodes(
+    journal: RunJournalReads, blobs: Blobs, run: str, *, log: RewardLog
+) -> tuple[LoadedRun, tuple[Difference, ...]]:
+    """Like `load_episodes`, with what is wrong beside what could be read.
 
     Raises:
         CallerError: no such run.
@@ -112,25 +112,25 @@ def read_results(
             result = _result(blobs, each, statement)
             problem = _difference(result, statement)
         except (IntegrityError, CallerError, msgspec.ValidationError) as error:
-            result, problem = Result(row=each), str(error)
+            result, problem = LoadedEpisode(row=each), str(error)
         results.append(result)
         if problem:
             differences.append(Difference(name=each.reward_id or each.id, message=f"{each.id}: {problem}"))
     for statement in signed.values():
         name = statement.subjects[0].name
         differences.append(Difference(name=name, message=f"{name} was signed, and no episode has it"))
-    tasks = {each.task: _load(blobs, each.blob, Task) for each in task_rows}
+    tasks = {each.task: read_record(blobs, each.blob, Task) for each in task_rows}
     differences += [
         Difference(name=name, message=f"{name} is another task") for name, t in tasks.items() if t.id != name
     ]
     differences += _group_differences(groups, results)
-    loaded = RunResults(
+    loaded = LoadedRun(
         row=row,
-        plan=_load(blobs, row.plan, Plan),
+        plan=read_record(blobs, row.plan, Plan),
         tasks=tasks,
         task_rows=tuple(task_rows),
         groups=tuple(groups),
-        results=tuple(results),
+        episodes=tuple(results),
         failures=tuple(journal.failures(run)),
     )
     return loaded, tuple(differences)
@@ -154,7 +154,7 @@ def signed_reward(row: EpisodeRow, statement: Statement) -> Reward:
     return reward
 
 
-def _difference(result: Result, statement: Statement | None) -> str:
+def _difference(result: LoadedEpisode, statement: Statement | None) -> str:
     """What is wrong with an episode; empty: nothing."""
     row, record, verdict = result.row, result.record, result.verdict
     if row.state is EpisodeState.SEALED and statement is None:
@@ -172,7 +172,7 @@ def _difference(result: Result, statement: Statement | None) -> str:
     return ""
 
 
-def _group_differences(groups: Sequence[GroupRow], results: Sequence[Result]) -> Iterator[Difference]:
+def _group_differences(groups: Sequence[GroupRow], results: Sequence[LoadedEpisode]) -> Iterator[Difference]:
     of_group = {group.id: group for group in groups}
     for result in results:
         group = of_group.get(result.row.group_id)
@@ -182,14 +182,10 @@ def _group_differences(groups: Sequence[GroupRow], results: Sequence[Result]) ->
             yield Difference(name=group.id, message=f"{group.id} is called complete, and {result.row.id} is unscored")
 
 
-def _result(blobs: Blobs, row: EpisodeRow, statement: Statement | None) -> Result:
-    return Result(
+def _result(blobs: Blobs, row: EpisodeRow, statement: Statement | None) -> LoadedEpisode:
+    return LoadedEpisode(
         row=row,
-        record=_load(blobs, row.record, EpisodeRecord) if row.record else None,
-        verdict=_load(blobs, row.verdict, Verdict) if row.verdict else None,
+        record=read_record(blobs, row.record, EpisodeRecord) if row.record else None,
+        verdict=read_record(blobs, row.verdict, Verdict) if row.verdict else None,
         reward=signed_reward(row, statement) if statement else None,
     )
-
-
-def _load(blobs: Blobs, digest: str, kind: type[R]) -> R:
-    return decode_own(blobs.get(digest, bytes_max=limits.JSON_BYTES_MAX), kind)

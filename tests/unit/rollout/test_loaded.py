@@ -84,17 +84,17 @@ def change(durable: Durable, script: str) -> None:
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_journal_that_is_not_what_was_signed_is_refused(played: tuple[Durable, str], name: str) -> None:
     durable, run = played
-    assert {result.reward.value for result in durable.results(run).results if result.reward} == {0.0, 1.0}
+    assert {result.reward.value for result in durable.loaded(run).episodes if result.reward} == {0.0, 1.0}
     change(durable, CHANGES[name])
     with pytest.raises(IntegrityError, match="not what was signed"):
-        durable.results(run)
+        durable.loaded(run)
 
 
 def test_a_reward_that_was_never_signed_is_refused(played: tuple[Durable, str]) -> None:
     durable, run = played
     durable.recorder.drafts = dict(list(durable.recorder.drafts.items())[:-1])
     with pytest.raises(IntegrityError, match="never signed"):
-        durable.results(run)
+        durable.loaded(run)
 
 
 def test_what_is_signed_counts_also_where_the_journal_was_not_told(played: tuple[Durable, str]) -> None:
@@ -103,7 +103,7 @@ def test_what_is_signed_counts_also_where_the_journal_was_not_told(played: tuple
     change(
         durable, "update rollout_episodes set state='judged' where value=0.0; update rollout_groups set state='open'"
     )
-    values = [result.reward.value for result in durable.results(run).results if result.reward]
+    values = [result.reward.value for result in durable.loaded(run).episodes if result.reward]
     assert sorted(v for v in values if v is not None) == [0.0] * 4 + [1.0] * 4
 
 
@@ -115,4 +115,4 @@ def test_unscored_groups_cannot_be_called_complete(played: tuple[Durable, str]) 
         digest: draft for digest, draft in durable.recorder.drafts.items() if draft.predicate.get("value") != 0.0
     }
     with pytest.raises(IntegrityError, match="called complete"):
-        durable.results(run)
+        durable.loaded(run)

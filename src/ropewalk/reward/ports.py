@@ -33,7 +33,7 @@ class CommandResult(Protocol):
     def cpu_s(self) -> float: ...
 
 
-class Entry(Protocol):
+class ListedPath(Protocol):
     """One path in a sandbox, by lstat."""
 
     @property
@@ -44,7 +44,7 @@ class Entry(Protocol):
     def size(self) -> int: ...
 
 
-class Box(Protocol):
+class GradingSandbox(Protocol):
     """One sandbox."""
 
     async def exec(
@@ -64,7 +64,7 @@ class Box(Protocol):
 
     async def write_many(self, files: Mapping[str, bytes]) -> None: ...
 
-    async def list(self, path: str, *, recursive: bool = False, digests: bool = False) -> Sequence[Entry]: ...
+    async def list(self, path: str, *, recursive: bool = False, digests: bool = False) -> Sequence[ListedPath]: ...
 
     async def remove(self, path: str) -> None: ...
 
@@ -73,7 +73,7 @@ class Box(Protocol):
     async def close(self) -> None: ...
 
 
-class Boxes(Protocol):
+class GradingSandboxes(Protocol):
     """Makes sandboxes."""
 
-    async def create(self, spec: SandboxSpec) -> Box: ...
+    async def create(self, spec: SandboxSpec) -> GradingSandbox: ...
