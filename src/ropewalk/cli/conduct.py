@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import anyio
 
 from ropewalk.cli.apps import on_interrupt
 from ropewalk.cli.board import Board
@@ -34,19 +37,19 @@ async def prepare_tasks(
     """
     if plan.tasks.ids:
         return await rw.tasks_of(plan)
+    from ropewalk.core.errors import RopewalkError
+
     with Board(quiet=quiet) as board:
-        await prepare_image(rw, board)
         watch = BuildWatch(board)
-        tasks = await rw.tasks_of(plan, wheelhouse=wheelhouse, on_ingest=watch.ingested, on_build=watch.observe)
+        try:
+            async with anyio.create_task_group() as group:
+                # The first time, the default image is built while sources are fetched; who needs it waits for it.
+                group.start_soon(partial(rw.machines.image, progress=board.note))
+                tasks = await rw.tasks_of(plan, wheelhouse=wheelhouse, on_ingest=watch.ingested, on_build=watch.observe)
+        except* RopewalkError as errors:
+            raise errors.exceptions[0] from None
         board.end(f"{len(tasks)} tasks")
     return tasks
-
-
-async def prepare_image(rw: Ropewalk, board: Board) -> None:
-    """Builds the default image where it is not there yet."""
-    board.begin("Image")
-    image = await rw.machines.image(progress=board.note)
-    board.end(image.digest[:16])
 
 
 async def conduct(
