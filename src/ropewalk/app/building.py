@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -199,6 +200,7 @@ async def build_tasks(
         trees=LakeTrees(custody.lake, custody.tenant),
         folder=custody.layout.root / "tasks",
         wheels=wheels.layers,
+        parallel=(os.cpu_count() or 1) + 1,  # while one of them waits for us, the others keep the cores busy
     )
     report = await TaskBuilder(shop).build(plan, on_event=tell)
     drafts = task_statements(report.tasks, wheels)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -72,6 +73,7 @@ async def demo(
             "run.group": group,
             "run.steps": steps,
             "run.policies": [name.strip() for name in policies.split(",")],
+            "run.concurrency": (os.cpu_count() or 1) + 1,
             "run.keep_failed": True,
         }
     )
