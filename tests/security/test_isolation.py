@@ -211,6 +211,25 @@ async def test_nothing_of_the_host_can_be_written(world: SandboxWorld) -> None:
             assert (await sandbox.exec(attempt)).exit_code != 0, attempt
 
 
+async def test_devices_are_the_harmless_ones_and_work(world: SandboxWorld) -> None:
+    async with await world.make() as sandbox:
+        names = set((await output(sandbox, "ls /dev")).split())
+        assert names == {"null", "zero", "full", "random", "urandom", "tty", "stdin", "stdout", "stderr", "fd", "core",
+                         "ptmx", "pts", "shm"}  # fmt: skip
+        kinds = await output(sandbox, "cd /dev; stat -c '%F %t:%T' null zero full random urandom tty pts/ptmx")
+        assert kinds.splitlines() == [
+            f"character special file {number}" for number in ("1:3", "1:5", "1:7", "1:8", "1:9", "5:0", "5:2")
+        ]
+        works = "head -c 3 /dev/zero | wc -c; echo x > /dev/null && echo y > /dev/shm/y && cat /dev/fd/0 /dev/shm/y"
+        for user in (None, *(() if world.excused("single_user") else ("user",))):
+            result = await sandbox.exec(works, user=user, stdin="z\n")
+            assert (result.stdout, result.exit_code) == ("3\nz\ny\n", 0), (user, result)
+            assert (await sandbox.exec("rm /dev/shm/y; echo x > /dev/full", user=user)).exit_code != 0
+        assert "65536" in await output(sandbox, "df -k /dev/shm")
+        writable = await output(sandbox, "grep ' /dev ' /proc/self/mountinfo")
+        assert " ro,nosuid,nodev" in writable
+
+
 async def test_roots_of_processes_lead_nowhere_else(world: SandboxWorld, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("x")
     async with await world.make() as sandbox:

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -52,8 +53,10 @@ _ETC = {
 _PYTEST_SCRIPT = "#!/usr/local/bin/python3\nimport sys\n\nfrom pytest import console_main\n\nsys.exit(console_main())\n"
 
 
+@cache
 def key() -> str:
-    """Changes when another image would come out."""
+    """Changes when another image would come out. As this process found it at first: looking through what is installed
+    takes as long as starting a sandbox."""
     return digest({
         "recipe": _VERSION, "python": sys.version, "executable": str(_interpreter()),
         "packages": {name: dist.version for name, dist in _closure(_PACKAGE).items()},

@@ -24,7 +24,7 @@ from ropewalk.core.clock import SystemClock
 from ropewalk.core.errors import CallerError
 from ropewalk.core.outcomes import Termination
 from ropewalk.core.records import content_id
-from ropewalk.sandbox.agent.source import agent_directory
+from ropewalk.sandbox.agent import source
 from ropewalk.sandbox.contract import (
     Lease,
     Probe,
@@ -92,6 +92,7 @@ class UnsandboxedDriver:
         self._prefix = prefix
         self._python = python
         self._agents: dict[str, tuple[SandboxRecord, subprocess.Popen[bytes]]] = {}
+        self._program = source.unpack(root / ".agent")
 
     def probe(self) -> Probe:
         return Probe(
@@ -175,10 +176,11 @@ class UnsandboxedDriver:
                 "listen_fd": listener.fileno(), "lease": spec.lease, "idle_timeout_s": spec.idle_timeout_s,
                 "workdir": str(self.workdir(id)), "env": spec.env, "hostname": spec.hostname,
             }  # fmt: skip
-            agent = str(agent_directory() / "agent.py")
+            words, variables = self._program
             process = subprocess.Popen(
-                [*self._prefix, self._python, "-I", "-S", agent, json.dumps(config)], pass_fds=[listener.fileno()]
-            )
+                [*self._prefix, self._python, *words, json.dumps(config)], pass_fds=[listener.fileno()],
+                env={**os.environ, **variables},
+            )  # fmt: skip
         record = SandboxRecord(
             id=id, driver="unsandboxed", spec=spec, snapshot=snapshot, created_s=SystemClock().now_s()
         )

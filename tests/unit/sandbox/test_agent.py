@@ -16,11 +16,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ropewalk.sandbox.agent import wire
-from ropewalk.sandbox.agent.source import agent_directory
+from ropewalk.sandbox.agent import source, wire
 from ropewalk.sandbox.agent.wire import Fields, field
 
-AGENT = str(agent_directory() / "agent.py")
 HEAVY = {"os", "re", "enum", "json", "typing", "signal", "socket", "selectors", "subprocess", "asyncio", "ctypes"}
 opened: list[socket.socket] = []
 
@@ -85,10 +83,12 @@ def running(folder: Path, **config: object) -> Iterator[tuple[subprocess.Popen[b
         listener.bind(str(path))
         listener.listen(64)
         full = {"listen_fd": listener.fileno(), "idle_timeout_s": 60, "workdir": str(folder), "env": {}, **config}
+        words, variables = source.unpack(folder / ".agent")
         process = subprocess.Popen(
-            [sys.executable, "-I", "-S", AGENT, json.dumps(full)],
+            [sys.executable, *words, json.dumps(full)],
             pass_fds=[listener.fileno()],
             stderr=subprocess.DEVNULL,
+            env=variables,
         )
     try:
         yield process, path
@@ -137,17 +137,25 @@ def test_it_greets_with_its_version(agent: Path) -> None:
 
 
 def test_it_loads_nothing_heavy_at_its_start(tmp_path: Path) -> None:
-    script = f"""
-import sys
-sys.argv = ["agent.py", '{{"listen_fd": 99}}']
-try:
-    exec(open({AGENT!r}).read(), {{"__name__": "__main__", "__file__": {AGENT!r}}})
-except OSError:  # there is no descriptor 99
-    print(*sys.modules)
-"""
-    loaded = subprocess.run([sys.executable, "-I", "-S", "-c", script], capture_output=True, text=True, check=True)
-    assert "ropewalk_agent.loop" in loaded.stdout.split()
-    assert not HEAVY & set(loaded.stdout.split())
+    words, variables = source.unpack(tmp_path)
+    command = [sys.executable, "-v", *words, '{"listen_fd": 99}']  # there is no descriptor 99
+    told = subprocess.run(command, capture_output=True, text=True, check=False, env=variables).stderr
+    loaded = {line.split()[1].strip("'") for line in told.splitlines() if line.startswith("import ")}
+    assert {"ropewalk_agent.loop", "_socket", "encodings"} <= loaded
+    assert not HEAVY & loaded
+    assert ".pyc matches" not in told, "a module of the standard library was read from disk"
+
+
+def test_its_files_depend_on_its_sources_alone() -> None:
+    """They become a layer, whose name is their digest: every process must make the same one."""
+    script = "import hashlib; from ropewalk.sandbox.agent import source; "
+    script += "print({name: hashlib.sha256(data).hexdigest() for name, data in source.packed().items()})"
+    told = {
+        subprocess.run([sys.executable, "-c", before + script], capture_output=True, text=True, check=True).stdout
+        for before in ("", "import asyncio, ropewalk.sandbox.agent.loop, ropewalk.sandbox.agent.files; ")
+    }
+    assert len(told) == 1
+    assert not any(str(Path(source.__file__).parent).encode() in data for data in source.packed().values())
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)

@@ -196,6 +196,12 @@ def test_the_default_image_is_built_once_and_holds_nothing_of_ours(tmp_path_fact
     assert not [entry for entry in images.layers.entries(image.layers[0]) if entry.mode & 0o6000]
 
 
+def test_asking_for_the_default_image_again_looks_through_no_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = default_image.key()
+    monkeypatch.delattr("importlib.metadata.distribution")
+    assert default_image.key() == known
+
+
 def test_a_changed_package_does_not_get_into_the_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site = tmp_path / "site"
     (site / "pytest-9.0.dist-info").mkdir(parents=True)

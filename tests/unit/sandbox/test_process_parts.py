@@ -21,6 +21,7 @@ from ropewalk.core.errors import CallerError, IntegrityError, UnavailableError
 from ropewalk.core.ids import new_id
 from ropewalk.sandbox.contract import SandboxRecord, SandboxSpec
 from ropewalk.sandbox.drivers.process import bubblewrap, cgroups, diagnosis, kernel, plan, processes, seccomp, spawner
+from ropewalk.sandbox.drivers.process.client import Channel
 from ropewalk.sandbox.drivers.process.driver import ProcessDriver
 from ropewalk.sandbox.drivers.process.folders import IDS, Folders
 from ropewalk.store.layout import Layout
@@ -296,3 +297,33 @@ def test_a_fork_that_fails_leaves_no_descriptor_open(monkeypatch: pytest.MonkeyP
         for fd in [fd for fd in made.handlers if fd != theirs.fileno()]:
             made.unwatch(fd)
         made.epoll.close()
+
+
+def test_a_sandbox_destroyed_before_it_was_known_is_ended(tmp_path: Path) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs, subprocess.Popen(["sleep", "60"]) as outer, subprocess.Popen(["sleep", "60"]) as first:
+        made = spawner.Spawner(theirs, os.getpid())
+        for folder, ends in ((tmp_path, False), (tmp_path / "gone", True)):
+            sandbox = spawner.Sandbox({"folder": str(folder), "groups": {}, "attached": True}, ours, outer.pid)
+            read, write = os.pipe()
+            os.write(write, json.dumps({"child-pid": first.pid}).encode())
+            made.on_info(sandbox, read)
+            for fd in (read, write, sandbox.pidfd):
+                os.close(fd)
+            assert processes.wait(first.pid, sandbox.init_started, 5.0 if ends else 0.0) is ends
+        assert json.loads((tmp_path / "processes.json").read_text())["init_pid"] == first.pid
+        outer.kill()
+        made.epoll.close()
+
+
+def test_an_end_that_nobody_will_ask_for_is_known_as_such() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        sandbox = spawner.Sandbox({"folder": "", "groups": {}, "attached": True}, theirs, os.getpid())
+        os.close(sandbox.pidfd)
+        channel = Channel(ours)
+        assert not sandbox.disregarded()
+        channel.disregard()
+        assert sandbox.disregarded()
+        channel.close()
+        assert not sandbox.disregarded()

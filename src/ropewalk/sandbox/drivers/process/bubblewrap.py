@@ -16,12 +16,12 @@ from pathlib import Path
 
 from ropewalk.core.errors import UnavailableError
 from ropewalk.core.records import Record
+from ropewalk.sandbox.agent import source
 from ropewalk.sandbox.drivers.process.spawner import BOOT_ID_FD, INFO_FD, SECCOMP_FD
 
 CAPABILITIES = ("CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_SETGID", "CAP_SETUID",
                 "CAP_NET_BIND_SERVICE")  # fmt: skip
 """What root inside keeps: to manage its own files, users and processes. Nothing of the machine."""
-SHARED_MEMORY_BYTES = 64 * 1024 * 1024
 _PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
@@ -77,13 +77,13 @@ def version(program: Program) -> str:
 def arguments(program: Program, command: Sequence[str], *, hostname: str, attached: bool) -> list[str]:
     """The whole command line; `command` is process 1.
 
-    Few mounts: for each one bubblewrap reads the whole table of mounts, the host's included.
+    Few mounts: for each one bubblewrap reads the whole table of mounts, the host's included. `--dev-bind` leaves the
+    devices usable that `rootfs` put below /dev; everything else there it mounted without devices itself.
     """
     line = [program.inside, "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-net", "--unshare-cgroup-try",
-            "--as-pid-1", "--hostname", hostname, "--bind", "/tmp/m", "/", "--proc", "/proc", "--dev", "/dev",
-            "--perms", "1777", "--size", str(SHARED_MEMORY_BYTES), "--tmpfs", "/dev/shm", "--remount-ro", "/dev",
+            "--as-pid-1", "--hostname", hostname, "--dev-bind", "/tmp/m", "/", "--proc", "/proc",
             "--ro-bind-data", str(BOOT_ID_FD), "/proc/sys/kernel/random/boot_id"]  # fmt: skip
-    line += ["--chdir", "/", "--clearenv", "--cap-drop", "ALL"]
+    line += ["--chdir", "/", "--clearenv", "--setenv", "PYTHONPATH", source.PLACE, "--cap-drop", "ALL"]
     for capability in CAPABILITIES:
         line += ["--cap-add", capability]
     line += ["--seccomp", str(SECCOMP_FD), "--info-fd", str(INFO_FD)]

@@ -14,7 +14,7 @@ from typing import Any
 import anyio
 
 from ropewalk.core.errors import UnavailableError
-from ropewalk.sandbox.drivers.process.spawner import REQUEST_BYTES_MAX
+from ropewalk.sandbox.drivers.process.spawner import DISREGARD, REQUEST_BYTES_MAX
 
 _BOOT = """
 import sys, types
@@ -58,6 +58,11 @@ class Channel:
             return self._take(self._sock.recv(65536))
         except OSError:
             return None
+
+    def disregard(self) -> None:
+        """Nobody will ask how it ended: the spawner need not write that down."""
+        with suppress(OSError):
+            self._sock.send(DISREGARD)
 
     def _take(self, data: bytes) -> Message | None:
         if not data:

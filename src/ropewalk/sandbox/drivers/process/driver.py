@@ -114,6 +114,8 @@ class ProcessDriver:
                 # Before its processes are known they cannot be ended. It takes some milliseconds.
                 with anyio.move_on_after(START_TIMEOUT_S):
                     await live.channel.next()
+            if live is not None:
+                live.channel.disregard()
             found = ending.kill(folder)
             if live is not None and found is not None:
                 with anyio.move_on_after(5.0):
@@ -121,7 +123,10 @@ class ProcessDriver:
                         pass
             if live is not None:
                 live.channel.close()
-            await anyio.to_thread.run_sync(ending.finish, folder, found)
+            if live is not None and live.channel.ended is not None and (found is None or not found.init_alive()):
+                folder.remove()  # the spawner has seen to the rest; a thread would take longer than this
+            else:
+                await anyio.to_thread.run_sync(ending.finish, folder, found)
 
     async def stats(self, id: str) -> SandboxStats:
         """See the contract."""

@@ -14,6 +14,7 @@ import shutil
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -43,11 +44,16 @@ class LeaseHolder(Record):
     @staticmethod
     def me() -> LeaseHolder:
         """This process."""
-        return LeaseHolder(pid=os.getpid(), started=processes.start_time(os.getpid()) or 0, boot=processes.boot_id())
+        return _process(os.getpid())
 
     def alive(self) -> bool:
         """Whether it still runs."""
         return self.boot == processes.boot_id() and processes.alive(self.pid, self.started)
+
+
+@cache
+def _process(pid: int) -> LeaseHolder:
+    return LeaseHolder(pid=pid, started=processes.start_time(pid) or 0, boot=processes.boot_id())
 
 
 class Processes(Record):

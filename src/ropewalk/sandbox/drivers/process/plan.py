@@ -14,7 +14,7 @@ from typing import Any
 
 from ropewalk.core.errors import CallerError
 from ropewalk.sandbox import default_image, privilege
-from ropewalk.sandbox.agent.source import agent_directory
+from ropewalk.sandbox.agent import source
 from ropewalk.sandbox.contract import Lease, SandboxRecord, SandboxSpec
 from ropewalk.sandbox.drivers.process import bubblewrap, cgroups
 from ropewalk.sandbox.drivers.process.folders import Folder, Folders
@@ -126,10 +126,11 @@ class Planner:
         if self._program is None:
             self._parents = group_parents(self._layout)
             python = self._layers.check(self._images.default().layers[0])
-            self._agent = {".ropewalk/python": str(python), ".ropewalk/agent": str(agent_directory())}
+            agent = self._layers.path(self._layers.add_files(source.packed()).digest)
+            self._agent = {".ropewalk/python": str(python), source.PLACE.lstrip("/"): str(agent)}
             self._command = (
                 *default_image.interpreter_command(python, "/.ropewalk/python"),
-                "-I", "-S", "/.ropewalk/agent/agent.py",
+                *source.FLAGS, f"{source.PLACE}/{source.PROGRAM}",
             )  # fmt: skip
             self._program = bubblewrap.find()
         return self._program

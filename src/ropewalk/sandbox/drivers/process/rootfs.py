@@ -1,4 +1,4 @@
-# ruff: noqa: PTH101, PTH102
+# ruff: noqa: PTH101, PTH102, PTH211
 # pathlib would double the time that the spawner takes to start.
 """A sandbox's root file system, built by the process that will become its bubblewrap, in namespaces of its own.
 
@@ -9,7 +9,8 @@ last process in that namespace:
     /tmp/l/0 …    read-only layers, lowest first, owners translated to the tenant's ids
     /tmp/b/…      what of the host bubblewrap needs, read-only
     /tmp/w        a tmpfs of the sandbox's disk size: u is what overlayfs writes to, w its scratch folder
-    /tmp/m        the overlay of these, which bubblewrap makes the root; on it, read-only, what the agent runs with
+    /tmp/m        the overlay of these, which bubblewrap makes the root; on it, read-only, what the agent runs with,
+                  and /dev (made in /tmp/d), for which bubblewrap would read the table of mounts once per device
 
 Paths in overlayfs' options are relative, since all options together must fit into one page.
 """
@@ -25,6 +26,12 @@ from ropewalk.sandbox.drivers.process import kernel
 
 PRIVATE = "/tmp"
 UPPER = "/tmp/w/u"
+SHARED_MEMORY_BYTES = 64 * 1024 * 1024
+_DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+_DEVICE_LINKS = {
+    "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1", "stderr": "/proc/self/fd/2", "fd": "/proc/self/fd",
+    "core": "/proc/kcore", "ptmx": "pts/ptmx",
+}  # fmt: skip
 
 
 class RootPlan(TypedDict):
@@ -62,21 +69,24 @@ def build(plan: RootPlan, userns_fd: int | None) -> None:
     trees = [kernel.clone_tree(path) for path in plan["layers"]]
     trees += [kernel.clone_tree(path) for path in plan["binds"].values()]
     inside = {place: kernel.clone_tree(path) for place, path in plan["inside"].items()}
+    devices = {name: kernel.clone_tree(f"/dev/{name}") for name in _DEVICES}
     places = [f"l/{at}" for at in range(len(plan["layers"]))] + [f"b/{name}" for name in plan["binds"]]
     kernel.mount("tmpfs", PRIVATE, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "mode=755,size=1m")
     os.chdir(PRIVATE)
-    for folder in ("l", "b", "w", "m"):
+    for folder in ("l", "b", "w", "m", "d"):
         os.mkdir(folder, 0o755)
     for tree, place in zip(trees, places, strict=True):
         os.mkdir(place, 0o755)
         kernel.make_read_only(tree, userns_fd)
         kernel.attach(tree, place)
         os.close(tree)
+    owner = None if userns_fd is None else plan["owner"]
     _mount_overlay(plan, rootless=userns_fd is None)
     for place, tree in inside.items():
         kernel.make_read_only(tree, userns_fd)
-        _attach_below(f"{PRIVATE}/m", place, tree, None if userns_fd is None else plan["owner"])
+        _attach_below(f"{PRIVATE}/m", place, tree, owner)
         os.close(tree)
+    _mount_devices(devices, owner)
     if userns_fd is not None:
         kernel.enter(userns_fd, kernel.CLONE_NEWUSER)
         os.setgroups([])
@@ -104,6 +114,30 @@ def _attach_below(root: str, place: str, tree: int, owner: int | None) -> None:
         fd = inner
     kernel.attach(tree, f"/proc/self/fd/{fd}/.")
     os.close(fd)
+
+
+def _mount_devices(devices: dict[str, int], owner: int | None) -> None:
+    """Harmless devices of the host, terminals and shared memory of the sandbox's own."""
+    flags = kernel.MS_NOSUID | kernel.MS_NODEV
+    ids = "" if owner is None else f",uid={owner},gid={owner}"
+    kernel.mount("tmpfs", "/tmp/d", "tmpfs", flags, f"mode=755,size=64k{ids}")
+    os.chdir("/tmp/d")
+    for name, tree in devices.items():
+        os.close(os.open(name, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o444))
+        kernel.attach(tree, name)
+        os.close(tree)
+    for name, target in _DEVICE_LINKS.items():
+        os.symlink(target, name)
+    os.mkdir("shm")
+    kernel.mount("tmpfs", "shm", "tmpfs", flags, f"mode=1777,size={SHARED_MEMORY_BYTES}{ids}")
+    os.mkdir("pts")
+    terminals = kernel.MS_NOSUID | kernel.MS_NOEXEC
+    kernel.mount("devpts", "pts", "devpts", terminals, "newinstance,ptmxmode=0666,mode=620")
+    top = os.open(".", os.O_PATH | os.O_CLOEXEC)
+    os.chdir("/")
+    kernel.make_read_only(top, None)
+    _attach_below(f"{PRIVATE}/m", "dev", top, owner)
+    os.close(top)
 
 
 def _mount_overlay(plan: RootPlan, *, rootless: bool) -> None:

@@ -33,6 +33,8 @@ from ropewalk.sandbox.drivers.process import cgroups, kernel, processes, rootfs,
 LISTEN_FD, SECCOMP_FD, INFO_FD, BOOT_ID_FD = 3, 4, 5, 6
 """Descriptors of bubblewrap; the first reaches the agent too."""
 REQUEST_BYTES_MAX = 128 * 1024
+DISREGARD = b"disregard"
+"""From the driver, on the answering socket: it is about to destroy this sandbox."""
 _STDERR_KEPT = 4096
 _OUT_OF_MEMORY_SCORE = "300"
 """Above anything of the host's own, so that a machine out of memory ends a sandbox first."""
@@ -60,6 +62,12 @@ class Sandbox:
         """Tells the driver, if it still listens."""
         with suppress(OSError):
             self.reply.send(json.dumps(message).encode())
+
+    def disregarded(self) -> bool:
+        """Whether the driver has said that nobody will ask how it ended."""
+        with suppress(OSError):
+            return self.reply.recv(64, socket.MSG_DONTWAIT) == DISREGARD
+        return False
 
 
 class Spawner:
@@ -146,7 +154,8 @@ class Spawner:
             os.close(write)
         sandbox = Sandbox(request, reply, pid)
         self.sandboxes[pid] = sandbox
-        write_down(sandbox)
+        if not sandbox.attached:  # an attached one dies with this process, so that nobody else need know it this early
+            write_down(sandbox)
         for (read, _), handler in zip(pipes, (self.on_failure, self.on_info, self.on_stderr), strict=True):
             os.set_blocking(read, False)
             sandbox.pipes[read] = partial(handler, sandbox, read)
@@ -192,7 +201,8 @@ class Spawner:
         with suppress(ValueError, KeyError):
             sandbox.init_pid = json.loads(sandbox.info)["child-pid"]
             sandbox.init_started = processes.start_time(sandbox.init_pid) or 0
-            write_down(sandbox)
+            if not write_down(sandbox):  # destroyed before it was known
+                kill_rest(sandbox)
             sandbox.announced = True
             sandbox.answer({"event": "started", "pid": sandbox.pid, "init": sandbox.init_pid})
             data = b""
@@ -221,10 +231,12 @@ class Spawner:
             if fd in sandbox.pipes:
                 self.close_pipe(sandbox, fd)
         kill_rest(sandbox)
-        end: dict[str, Any] = {"status": os.waitstatus_to_exitcode(status), **cgroups.measure(sandbox.groups)}
-        if end["cpu_s"] is None:  # of all that were waited for, up to the sandbox's first process
-            end["cpu_s"] = used.ru_utime + used.ru_stime
-        write_file(sandbox.folder, "end.json", end)
+        end: dict[str, Any] = {"status": os.waitstatus_to_exitcode(status)}
+        if not sandbox.disregarded():
+            end |= cgroups.measure(sandbox.groups)
+            if end["cpu_s"] is None:  # of all that were waited for, up to the sandbox's first process
+                end["cpu_s"] = used.ru_utime + used.ru_stime
+            write_file(sandbox.folder, "end.json", end)
         cgroups.remove(sandbox.groups)
         text = sandbox.stderr.decode("utf-8", "replace").strip()
         if not sandbox.announced:
@@ -304,20 +316,23 @@ def kill_rest(sandbox: Sandbox) -> None:
         processes.kill(sandbox.pid, sandbox.started)
 
 
-def write_down(sandbox: Sandbox) -> None:
-    """Who the sandbox's processes are, for whoever cleans up after a crash."""
-    write_file(sandbox.folder, "processes.json", {
+def write_down(sandbox: Sandbox) -> bool:
+    """Who the sandbox's processes are, for whoever cleans up after a crash. False: its folder is gone."""
+    return write_file(sandbox.folder, "processes.json", {
         "pid": sandbox.pid, "started": sandbox.started,
         "init_pid": sandbox.init_pid, "init_started": sandbox.init_started, "groups": sandbox.groups,
     })  # fmt: skip
 
 
-def write_file(folder: str, name: str, value: dict[str, Any]) -> None:
-    """Whole or not at all; nothing where the folder is gone."""
+def write_file(folder: str, name: str, value: dict[str, Any]) -> bool:
+    """Whole or not at all; False where the folder is gone, or there is no room."""
+    text = json.dumps(value)
     with suppress(OSError):
         with open(f"{folder}/{name}.new", "w", encoding="utf-8") as file:
-            json.dump(value, file)
+            file.write(text)
         os.replace(f"{folder}/{name}.new", f"{folder}/{name}")
+        return True
+    return False
 
 
 def remove_folder(folder: str) -> None:
