@@ -220,7 +220,8 @@ async def test_devices_are_the_harmless_ones_and_work(world: SandboxWorld) -> No
         assert kinds.splitlines() == [
             f"character special file {number}" for number in ("1:3", "1:5", "1:7", "1:8", "1:9", "5:0", "5:2")
         ]
-        works = "head -c 3 /dev/zero | wc -c; echo x > /dev/null && echo y > /dev/shm/y && cat /dev/fd/0 /dev/shm/y"
+        assert await output(sandbox, "echo x | cat /dev/stdin /dev/fd/0") == "x"
+        works = "head -c 3 /dev/zero | wc -c; echo x > /dev/null && echo y > /dev/shm/y && cat - /dev/shm/y"
         for user in (None, *(() if world.excused("single_user") else ("user",))):
             result = await sandbox.exec(works, user=user, stdin="z\n")
             assert (result.stdout, result.exit_code) == ("3\nz\ny\n", 0), (user, result)

@@ -11,7 +11,7 @@ import hashlib
 import os
 import re
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path, PurePosixPath
 
@@ -31,6 +31,7 @@ _TRANSIENT = "transient"
 """A file in a layer's folder: snapshots made it, and it may go with the last of them."""
 _WATCHED_MEMBERS = 512
 """Layers of at most so many members are looked over at every use for changed times; larger ones are not."""
+_QUICK_LOOKS = 64
 
 
 class LayerRecord(Record):
@@ -192,6 +193,16 @@ class LayerStore:
         if known is None or known[1] != _fingerprint(tree, known[0]):
             self.verify(digest)
         return tree
+
+    def is_quick(self, digests: Sequence[str]) -> bool:
+        """Whether `check`ing all of these takes less time than handing the work to a thread."""
+        looks = 0
+        for digest in digests:
+            known = self._verified.get(digest)
+            if known is None:
+                return False
+            looks += known[0] if known[0] <= _WATCHED_MEMBERS else 1
+        return looks <= _QUICK_LOOKS
 
     def remove(self, digest: str) -> None:
         """Forgets a layer; nothing where it is gone. Running sandboxes keep what they mounted only in parts:

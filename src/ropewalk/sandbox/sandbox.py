@@ -68,7 +68,7 @@ class Sandbox:
         self._driver = driver
         self._service = service
         self._connection: Connection | None = None
-        self._connecting = anyio.Lock()
+        self._connecting = anyio.Lock(fast_acquire=True)
         self._closed = False
         self._out_of_memory_kills = 0
         self._end = Termination.INFRASTRUCTURE

@@ -306,10 +306,14 @@ def test_a_sandbox_destroyed_before_it_was_known_is_ended(tmp_path: Path) -> Non
         for folder, ends in ((tmp_path, False), (tmp_path / "gone", True)):
             sandbox = spawner.Sandbox({"folder": str(folder), "groups": {}, "attached": True}, ours, outer.pid)
             read, write = os.pipe()
-            os.write(write, json.dumps({"child-pid": first.pid}).encode())
+            os.write(write, b'{\n    "child-pid": %d' % first.pid)
+            made.watch(read, lambda: None)
             made.on_info(sandbox, read)
-            for fd in (read, write, sandbox.pidfd):
-                os.close(fd)
+            os.write(write, b",\n    more")  # for which nobody wakes up
+            assert read not in dict(made.epoll.poll(0))
+            made.unwatch(read)
+            os.close(write)
+            os.close(sandbox.pidfd)
             assert processes.wait(first.pid, sandbox.init_started, 5.0 if ends else 0.0) is ends
         assert json.loads((tmp_path / "processes.json").read_text())["init_pid"] == first.pid
         outer.kill()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import _socket
+import posix
 import select
 
 from .wire import CHUNK, FRAME_MAX, OUT_HIGH, Malformed, log
@@ -17,10 +17,9 @@ if TYPE_CHECKING:
 class Connection:
     """One stream from the host: frames in, frames out, and the channels that live on it."""
 
-    def __init__(self, agent: Agent, sock: _socket.socket) -> None:
+    def __init__(self, agent: Agent, fd: int) -> None:
         self.agent = agent
-        self.sock = sock
-        self.fd = sock.fileno()
+        self.fd = fd
         self.inbox = bytearray()
         self.outbox = bytearray()
         self.channels: dict[int, Command | Upload | Job] = {}
@@ -43,7 +42,7 @@ class Connection:
 
     def receive(self) -> None:
         try:
-            data = self.sock.recv(CHUNK)
+            data = posix.read(self.fd, CHUNK)
         except BlockingIOError:
             return
         except OSError:
@@ -70,7 +69,7 @@ class Connection:
     def flush(self) -> None:
         try:
             while self.outbox:
-                sent = self.sock.send(self.outbox[:OUT_HIGH])
+                sent = posix.write(self.fd, self.outbox[:OUT_HIGH])
                 del self.outbox[:sent]
         except BlockingIOError:
             pass
@@ -88,8 +87,7 @@ class Connection:
         if not self.open:
             return
         self.open = False
-        self.agent.unwatch(self.fd)
-        self.sock.close()
+        self.agent.close_fd(self.fd)
         self.agent.connections.discard(self)
         for task in list(self.channels.values()):
             task.abandon()

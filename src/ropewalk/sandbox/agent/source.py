@@ -21,10 +21,10 @@ _MODULES = ("wire", "spawn", "command", "connection", "processes", "files", "loo
 
 def packed() -> dict[str, bytes]:
     """The files of the folder, for a Python of this one's version. Equal sources give equal bytes."""
-    modules = {f"{_PACKAGE}.{name}": _code(name) for name in _MODULES}
+    modules = {f"{_PACKAGE}.{name}": _dumped(_code(name)) for name in _MODULES}
     return {
         PROGRAM: _bytecode(_code("start")),
-        "modules": _dumped(modules),
+        "modules": marshal.dumps(modules, 2),  # each by itself: not all are needed at once
         "encodings/__init__.pyc": _bytecode(_code("codecs_utf8")),
     }
 
@@ -56,10 +56,10 @@ def _bytecode(code: CodeType) -> bytes:
     return importlib.util.MAGIC_NUMBER + bytes(12) + _dumped(code)
 
 
-def _dumped(value: CodeType | dict[str, CodeType]) -> bytes:
+def _dumped(code: CodeType) -> bytes:
     """marshal shares what has more than one reference at that moment, so that all is given one more: who else knows a
     name in this process must not show in the bytes."""
-    fresh = marshal.loads(marshal.dumps(value, 2))
+    fresh = marshal.loads(marshal.dumps(code, 2))
     held = list(_parts(fresh))
     try:
         return marshal.dumps(fresh)
@@ -70,9 +70,7 @@ def _dumped(value: CodeType | dict[str, CodeType]) -> bytes:
 def _parts(value: object) -> Iterator[object]:
     yield value
     members: tuple[object, ...] = ()
-    if isinstance(value, dict):
-        members = (*value, *value.values())
-    elif isinstance(value, tuple | frozenset):
+    if isinstance(value, tuple | frozenset):
         members = tuple(value)
     elif isinstance(value, CodeType):
         members = (

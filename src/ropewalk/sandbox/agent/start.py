@@ -17,7 +17,7 @@ from _imp import extension_suffixes
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import CodeType, ModuleType
+    from types import ModuleType
 
 PACKAGE = "ropewalk_agent"
 EXTENSIONS = {"_socket", "select", "resource", "_json", "_ctypes", "fcntl"}
@@ -29,7 +29,7 @@ class Finder:
     Never by a folder of the sandbox: the tenant could replace modules of the standard library there.
     """
 
-    def __init__(self, codes: "dict[str, CodeType]") -> None:
+    def __init__(self, codes: dict[str, bytes]) -> None:
         self.codes = codes
 
     def find_spec(
@@ -47,7 +47,7 @@ class Finder:
         return None
 
     def exec_module(self, module: "ModuleType") -> None:
-        exec(self.codes[module.__name__], module.__dict__)
+        exec(marshal.loads(self.codes[module.__name__]), module.__dict__)
 
 
 def read(path: str) -> bytes:
@@ -60,15 +60,19 @@ def read(path: str) -> bytes:
 
 if __name__ == "__main__":
     gc.disable()
-    sys.meta_path.insert(0, Finder(marshal.loads(read(__file__.rpartition("/")[0] + "/modules"))))
+    codes = marshal.loads(read(__file__.rpartition("/")[0] + "/modules"))
+    sys.meta_path.insert(0, Finder(codes))
     package = sys.modules[PACKAGE] = type(sys)(PACKAGE)
     package.__path__ = []
     # `from __future__ import annotations` looks its module up at run time, too: on disk, for nothing that we need.
     future = sys.modules["__future__"] = type(sys)("__future__")
     future.annotations = None  # type: ignore[attr-defined]
 
-    from ropewalk_agent.loop import main  # type: ignore[import-not-found]
-
+    for name in codes:  # what depends on others comes after them
+        if name != PACKAGE + ".files":  # many sandboxes live without
+            module = sys.modules[name] = type(sys)(name)
+            module.__package__ = PACKAGE
+            exec(marshal.loads(codes[name]), module.__dict__)
     gc.freeze()  # what is loaded by now is no garbage
     gc.enable()
-    main(sys.argv[1])
+    module.main(sys.argv[1])

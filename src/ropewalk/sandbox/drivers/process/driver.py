@@ -186,7 +186,10 @@ class ProcessDriver:
             return await self._existing(folder, existing, record)
         self._making[id] = anyio.Event()
         try:
-            message = await anyio.to_thread.run_sync(self._planner.message, record, folder)
+            if self._planner.is_quick(record.spec):
+                message = self._planner.message(record, folder)
+            else:
+                message = await anyio.to_thread.run_sync(self._planner.message, record, folder)
             if self._folders.make(record) is None:  # another process was faster
                 return await self._existing(folder, folder.record() or record, record)
             try:

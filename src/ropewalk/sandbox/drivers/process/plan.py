@@ -73,6 +73,13 @@ class Planner:
         self._bottoms: dict[str, str] = {}
         self._known: dict[str, ImageRecord] = {}
 
+    def is_quick(self, spec: SandboxSpec) -> bool:
+        """Whether `message` needs no thread: everything is known, and its layers are small or were read before."""
+        image, bottom = self._known.get(spec.image), self._bottoms.get(spec.workdir)
+        if self._program is None or image is None or bottom is None:
+            return False
+        return self._layers.is_quick((bottom, *image.layers, *spec.layers))
+
     def message(self, record: SandboxRecord, folder: Folder) -> dict[str, Any]:
         """What to send to the spawner.
 

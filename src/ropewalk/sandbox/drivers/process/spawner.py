@@ -92,7 +92,8 @@ class Spawner:
 
     def unwatch(self, fd: int) -> None:
         if self.handlers.pop(fd, None):
-            self.epoll.unregister(fd)
+            with suppress(OSError):  # not registered any more
+                self.epoll.unregister(fd)
             os.close(fd)
 
     def run(self) -> None:
@@ -196,17 +197,20 @@ class Spawner:
             self.close_pipe(sandbox, fd)
 
     def on_info(self, sandbox: Sandbox, fd: int) -> None:
+        """Bubblewrap writes in many small pieces, the first of which says all that is asked for. The pipe stays open
+        for the others, and nobody wakes up for them."""
         data = os.read(fd, 4096)
         sandbox.info += data
-        with suppress(ValueError, KeyError):
-            sandbox.init_pid = json.loads(sandbox.info)["child-pid"]
+        _, known, number = sandbox.info.partition(b'"child-pid": ')
+        if not sandbox.announced and known:
+            self.epoll.unregister(fd)
+            sandbox.init_pid = int(number.partition(b",")[0])
             sandbox.init_started = processes.start_time(sandbox.init_pid) or 0
             if not write_down(sandbox):  # destroyed before it was known
                 kill_rest(sandbox)
             sandbox.announced = True
             sandbox.answer({"event": "started", "pid": sandbox.pid, "init": sandbox.init_pid})
-            data = b""
-        if not data:
+        elif not data:
             self.close_pipe(sandbox, fd)
 
     def on_stderr(self, sandbox: Sandbox, fd: int) -> None:
