@@ -101,6 +101,18 @@ def test_files_become_a_layer(store: LayerStore) -> None:
     assert store.add_files({"work/b/c": b"2", "work/a.py": b"1"}, modes={"work/a.py": 0o755}) == record
 
 
+def test_what_takes_long_to_look_over_is_known_as_such(store: LayerStore) -> None:
+    few = store.add_files({"a": b"1"}).digest
+    some = store.add_files({f"work/{at}": b"" for at in range(100)}).digest
+    many = store.add_files({f"work/{at}": b"" for at in range(600)}).digest  # of which only the top is looked at
+    fresh = LayerStore(Layout(store.path(few).parents[2]))
+    assert not fresh.is_quick((few,)), "it was never read"
+    for digest in (few, some, many):
+        fresh.check(digest)
+    assert fresh.is_quick((few, many))
+    assert not fresh.is_quick((few, some))
+
+
 @pytest.mark.parametrize("name", ["", "/etc/passwd", "../x", "a/../../x", ".", "a\0b"])
 def test_names_outside_of_the_layer_are_refused(store: LayerStore, name: str) -> None:
     with pytest.raises(CallerError):

@@ -64,7 +64,7 @@ def create(under: Groups, name: str, *, memory_bytes: int, processes: int, cpus:
                 os.mkdir(path, 0o755)
         for role, files in _limits(groups, memory_bytes, processes, cpus).items():
             for file, value in files.items():
-                _write(f"{groups[role]}/{file}", value)
+                kernel.write(f"{groups[role]}/{file}", value)
     except OSError:
         remove(groups)
         raise
@@ -99,9 +99,9 @@ def fork(groups: Groups) -> int:
     if pid == 0:
         for path in sorted(set(groups.values())):
             if path != unified:
-                _write(f"{path}/tasks", "0")
+                kernel.write(f"{path}/tasks", "0")
             elif not born_inside:
-                _write(f"{path}/cgroup.procs", "0")
+                kernel.write(f"{path}/cgroup.procs", "0")
     return pid
 
 
@@ -122,9 +122,9 @@ def freeze(groups: Groups, *, frozen: bool, timeout_s: float = 1.0) -> bool:
     v2 = os.path.exists(f"{path}/cgroup.freeze")
     with suppress(OSError):
         if v2:
-            _write(f"{path}/cgroup.freeze", "1" if frozen else "0")
+            kernel.write(f"{path}/cgroup.freeze", "1" if frozen else "0")
         else:
-            _write(f"{path}/freezer.state", "FROZEN" if frozen else "THAWED")
+            kernel.write(f"{path}/freezer.state", "FROZEN" if frozen else "THAWED")
         while time.monotonic() < deadline:
             if v2:
                 reached = f"frozen {int(frozen)}" in _read(f"{path}/cgroup.events")
@@ -238,7 +238,7 @@ def _enable(path: str) -> list[str]:
     for folder in (parent, path):
         for controller in _V2:
             with suppress(OSError):
-                _write(f"{folder}/cgroup.subtree_control", f"+{controller}")
+                kernel.write(f"{folder}/cgroup.subtree_control", f"+{controller}")
     with suppress(OSError):
         return [name for name in _read(f"{path}/cgroup.subtree_control").split() if name in _V2]
     return []
@@ -292,8 +292,3 @@ def _keys(path: str) -> dict[str, int]:
 def _read(path: str) -> str:
     with open(path, encoding="ascii") as file:
         return file.read()
-
-
-def _write(path: str, value: str) -> None:
-    with open(path, "w", encoding="ascii") as file:
-        file.write(value)

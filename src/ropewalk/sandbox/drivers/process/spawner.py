@@ -201,10 +201,10 @@ class Spawner:
         for the others, and nobody wakes up for them."""
         data = os.read(fd, 4096)
         sandbox.info += data
-        _, known, number = sandbox.info.partition(b'"child-pid": ')
-        if not sandbox.announced and known:
+        words = sandbox.info.partition(b'"child-pid":')[2].replace(b",", b" ").split()
+        if not sandbox.announced and words:
             self.epoll.unregister(fd)
-            sandbox.init_pid = int(number.partition(b",")[0])
+            sandbox.init_pid = int(words[0])
             sandbox.init_started = processes.start_time(sandbox.init_pid) or 0
             if not write_down(sandbox):  # destroyed before it was known
                 kill_rest(sandbox)
@@ -275,8 +275,7 @@ def become(request: dict[str, Any], filter_: bytes, userns: int | None, listener
         os.setsid()
         if request["attached"]:
             kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
-        with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
-            file.write(_OUT_OF_MEMORY_SCORE)
+        kernel.write("/proc/self/oom_score_adj", _OUT_OF_MEMORY_SCORE)
         step = "root file system"
         rootfs.build(request["plan"], userns)
         step = "limits"
