@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
+from ropewalk.core.errors import CallerError
 from ropewalk.core.outcomes import Termination
-from ropewalk.sandbox import FileError, Sandbox
+from ropewalk.interface.episode import ToolCall
+from ropewalk.rollout.episodes.tools import perform
+from ropewalk.sandbox import ExecResult, FileError, Sandbox
 from ropewalk.testing.unsandboxed import namespaces_work, unsandboxed_service, unsandboxed_spec
 
 LIMIT = "import resource; h = resource.getrlimit(10)[1]; resource.setrlimit(10, ({0}, {0}))\n"
@@ -128,6 +131,74 @@ async def test_pipes_devices_and_endless_files_hold_up_nothing(sandbox: Sandbox)
     assert {entry.path for entry in await sandbox.list(recursive=True)} == {"fifo", "zero", "loop", "huge"}
     listed = {entry.path: entry.sha256 for entry in await sandbox.list("/dev", digests=True) if entry.kind != "file"}
     assert set(listed.values()) == {None}
+
+
+DEEP = """
+import os
+os.chdir("/tmp"); os.makedirs("deep", exist_ok=True); os.chdir("deep")
+for level in range(36):
+    os.mkdir("d" * 250); os.chdir("d" * 250)
+for number in range(400):
+    open(f"{number:0>250}", "w").close()
+"""
+
+
+async def test_long_names_in_deep_folders_are_listed_or_refused(sandbox: Sandbox) -> None:
+    """The path of each entry is 9 KB long here: no frame may become longer than one may be."""
+    assert (await sandbox.exec(["python3", "-c", DEEP])).ok
+    try:
+        assert len(await sandbox.list("/tmp/deep", recursive=True, digests=True)) == 436
+        with pytest.raises(FileError) as raised:
+            await sandbox.list("/tmp/deep", recursive=True, bytes_max=1 << 20)
+        assert raised.value.code == "EOVERFLOW"
+        assert (await sandbox.exec("echo alive")).ok
+    finally:
+        await sandbox.remove("/tmp/deep", recursive=True)
+
+
+HUGE = {
+    "1 MiB": "a" * ((1 << 20) - 46), "70 KB": "a" * 70_000, "folders": "a/" * 40_000, "wide": "é" * 300_000,
+    "absolute": "/" + "a" * ((1 << 20) - 46), "more than a frame": "a" * (2 << 20),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("huge", HUGE.values(), ids=HUGE)
+async def test_no_argument_is_so_long_that_the_sandbox_is_lost(sandbox: Sandbox, huge: str) -> None:
+    """The agent repeats names in its answers: whatever asks may be long, what comes back may not."""
+    calls: list[Callable[[], Awaitable[object]]] = [
+        lambda: sandbox.read(huge), lambda: sandbox.read(huge, follow=False), lambda: sandbox.write(huge, b"x"),
+        lambda: sandbox.list(huge), lambda: sandbox.stat(huge), lambda: sandbox.remove(huge),
+        lambda: sandbox.exec(huge), lambda: sandbox.exec([huge]), lambda: sandbox.exec("true", cwd=huge),
+        lambda: sandbox.exec("true", user=huge), lambda: sandbox.exec("false", env={huge: "x"}),
+        lambda: sandbox.read_many([huge[:60_000], huge[1:60_000]]),
+    ]  # fmt: skip
+    for call in calls:
+        try:
+            result = await call()
+        except CallerError:
+            continue
+        assert isinstance(result, ExecResult) and not result.ok
+    assert (await sandbox.exec("rm -rf a; echo alive")).stdout == "alive\n"
+
+
+@pytest.mark.parametrize("huge", HUGE.values(), ids=HUGE)
+async def test_no_tool_call_ends_the_episode(sandbox: Sandbox, huge: str) -> None:
+    calls = [
+        ("shell", {"command": huge}), ("shell", {"command": f"echo {huge}"}), ("read", {"path": huge}),
+        ("edit", {"path": huge, "old": "", "new": "x"}), ("edit", {"path": huge, "old": "x", "new": "y"}),
+        ("edit", {"path": "file", "old": huge, "new": huge}), ("edit", {"path": huge, "old": huge, "new": huge}),
+        ("read", {"path": "file", "start_line": 2**53 - 1, "lines": 2**53 - 1}), (huge, {}), ("read", {huge: huge}),
+    ]  # fmt: skip
+    await sandbox.write("file", "x\n")
+    for name, arguments in calls:
+        call = ToolCall(name=name, arguments=arguments)
+        result = await perform(call, sandbox, workdir=await workdir(sandbox), timeout_s_max=10)
+        assert not result.termination.ours
+    assert (await sandbox.exec("rm -rf a; echo alive")).stdout == "alive\n"
+
+
+async def workdir(sandbox: Sandbox) -> str:
+    return (await sandbox.exec("pwd")).stdout.strip()
 
 
 async def test_names_that_are_no_text(sandbox: Sandbox) -> None:

@@ -23,6 +23,8 @@ FILE_CALL_TIMEOUT_S: Final = 120.0
 """For one call's answer, and for each piece of an upload to be taken. Then the sandbox is ended."""
 LIST_ENTRIES_MAX: Final = 100_000
 """Of one listing."""
+LIST_BYTES_MAX: Final = 32 * MIB
+"""Of all its entries together, as the guest agent sends them: the path and about a hundred bytes each."""
 EXEC_START_WAIT_S: Final = 60.0
 """For the guest agent's word that a command runs. Then the sandbox is ended."""
 EXEC_KILL_WAIT_S: Final = 15.0
@@ -44,6 +46,10 @@ TREE_MEMBERS_MAX: Final = 500_000
 TREE_BYTES_MAX: Final = 8 * GIB
 
 # Bundles
+WORK_ENTRIES_MAX: Final = 10_000
+"""In an episode's work folder, with all below it, as far as it is looked at. What holds more is not taken."""
+WORK_LISTING_BYTES_MAX: Final = 8 * MIB
+"""Of the listing of these."""
 BUNDLE_FILES_MAX: Final = 200
 BUNDLE_FILE_BYTES_MAX: Final = 2 * MIB
 BUNDLE_BYTES_MAX: Final = 8 * MIB
@@ -57,6 +63,10 @@ TOOL_CALLS_MAX: Final = 16
 TOOL_OUTPUT_CHARS_MAX: Final = 16_000
 """Of one result; the middle of what is longer is cut, with a marker."""
 TOOL_READ_LINES_MAX: Final = 400
+TOOL_READ_BYTES_MAX: Final = 2 * MIB
+"""Of a file, held at a time, and at most of the lines to show."""
+TOOL_PATH_BYTES_MAX: Final = 4096
+"""Linux has no longer ones."""
 TOOL_EDIT_BYTES_MAX: Final = 1 * MIB
 TOOL_SHELL_TIMEOUT_S: Final = 60.0
 TOOL_SHELL_TIMEOUT_S_MAX: Final = 300.0

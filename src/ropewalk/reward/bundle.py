@@ -107,7 +107,12 @@ async def write_files(sandbox: GradingSandbox, blobs: Blobs, files: Mapping[str,
 async def _read(sandbox: GradingSandbox, task: Task, source: FileSet) -> dict[str, bytes]:
     """All declared files by relative path."""
     try:
-        entries = await sandbox.list(task.workdir, recursive=True)
+        entries = await sandbox.list(
+            task.workdir,
+            recursive=True,
+            entries_max=limits.WORK_ENTRIES_MAX,
+            bytes_max=limits.WORK_LISTING_BYTES_MAX,
+        )
     except CallerError as error:
         raise _Refused("unreadable", f"the work folder cannot be listed: {error.message}") from error
     sizes = _declared(entries, task, source)

@@ -9,6 +9,7 @@ import anyio
 from anyio.abc import ByteStream
 
 from ropewalk.core import limits
+from ropewalk.core.outcomes import Termination
 from ropewalk.sandbox.contract import SandboxGoneError
 from ropewalk.sandbox.protocol import VERSION, Decoder, Fields, Frame, FrameKind, Key, ProtocolError, encode
 
@@ -29,8 +30,8 @@ class ConnectedSandbox(Protocol):
         """The error of a lost connection."""
         ...
 
-    async def give_up(self, reason: str) -> SandboxGoneError:
-        """Ends a sandbox whose agent does not do its duty in time, and says so (TIMEOUT)."""
+    async def give_up(self, reason: str, *, termination: Termination = Termination.TIMEOUT) -> SandboxGoneError:
+        """Ends a sandbox whose agent does not do its duty (in time), and says so."""
         ...
 
 
@@ -174,16 +175,24 @@ class Connection:
                     self._take(frame)
         except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):
             await self._lose("its agent closed the connection")
+        except ProtocolError as error:
+            await self._lose(f"its agent sent nonsense ({error.message})", termination=error.termination)
         except Exception as error:  # whatever it is, nobody may wait for ever
             await self._lose(f"its agent sent nonsense ({error or type(error).__name__})")
         await self._stream.aclose()
 
-    async def _lose(self, reason: str) -> None:
-        error = SandboxGoneError(f"The connection to the sandbox is lost: {reason}.")
+    async def _lose(self, reason: str, *, termination: Termination | None = None) -> None:
+        """`termination`: what its own doing is put down to; the sandbox is then ended."""
+        error = SandboxGoneError(
+            f"The connection to the sandbox is lost: {reason}.", termination=termination or Termination.INFRASTRUCTURE
+        )
         if self._closing:  # by this side; looking for a reason would take longer than all the rest
             return
         try:
-            error = await self._owner.explain(reason)
+            if termination is None:
+                error = await self._owner.explain(reason)
+            else:
+                error = await self._owner.give_up(reason, termination=termination)
         finally:
             self._fail(error)
 

@@ -186,16 +186,18 @@ async def write_files(connection: Connection, files: Iterable[tuple[str, bytes |
 
 
 async def list_folder(
-    connection: Connection, path: str, *, recursive: bool, digests: bool, entries_max: int
+    connection: Connection, path: str, *, recursive: bool, digests: bool, entries_max: int, bytes_max: int
 ) -> tuple[FileEntry, ...]:
     """What is in a folder, sorted by path. Links are entries, never followed.
 
     Raises:
-        FileError: it is no folder, or (EOVERFLOW) holds more than `entries_max` entries or 200 levels.
+        FileError: it is no folder, or (EOVERFLOW) holds more than `entries_max` entries, `bytes_max` bytes of them, or
+            200 levels.
     """
     flags = (FileFlag.RECURSIVE if recursive else 0) | (FileFlag.DIGESTS if digests else 0)
-    request = _path(path) + field(Key.FLAGS, int(flags)) + field(Key.ENTRIES_MAX, entries_max)
-    frames = await _request(connection, FrameKind.LIST, request, bytes_max=(entries_max + 1) * _ENTRY_BYTES_MAX)
+    bounds = field(Key.ENTRIES_MAX, entries_max) + field(Key.LENGTH, bytes_max)
+    request = _path(path) + field(Key.FLAGS, int(flags)) + bounds
+    frames = await _request(connection, FrameKind.LIST, request, bytes_max=bytes_max + 64 * limits.KIB)
     entries = list(_entries(frames, doing="list", path=path))
     if len(entries) > entries_max:
         raise ProtocolError("The agent sent more entries than were asked for.")

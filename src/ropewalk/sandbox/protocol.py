@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from ropewalk.core import limits
 from ropewalk.core.errors import CallerError
+from ropewalk.core.outcomes import Termination
 from ropewalk.sandbox.contract import SandboxGoneError
 
 VERSION: Final = 1
@@ -124,7 +125,14 @@ class FileFlag(IntFlag):
 
 
 class ProtocolError(SandboxGoneError):
-    """The agent does not speak the protocol (any more). Its connection is closed."""
+    """The agent does not speak the protocol (any more). Its connection is closed.
+
+    That is put down to what runs beside the agent and may have taken it over: were it a fault of ours, code that is
+    about to lose could call the game off.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, termination=Termination.POLICY_STOP)
 
 
 class Frame(NamedTuple):

@@ -159,16 +159,22 @@ class Sandbox:
         return process
 
     async def read(
-        self, path: str, *, bytes_max: int = limits.FILE_BYTES_MAX, offset: int = 0, follow: bool = True
+        self,
+        path: str,
+        *,
+        bytes_max: int = limits.FILE_BYTES_MAX,
+        offset: int = 0,
+        whole: bool = True,
+        follow: bool = True,
     ) -> bytes:
         """A file's content from `offset` on. Relative paths start at the workdir; `follow` false refuses links
-        anywhere in the path.
+        anywhere in the path. With `whole` false, what is past `bytes_max` is left unread instead of an error.
 
         Raises:
-            FileError: missing, no regular file, or (EFBIG) larger than `bytes_max`.
+            FileError: missing, no regular file, or (EFBIG) more than `bytes_max` bytes.
         """
         contents = await read_files(
-            await self._connect(), [path], bytes_max=bytes_max, offset=offset, follow=follow
+            await self._connect(), [path], bytes_max=bytes_max, offset=offset, whole=whole, follow=follow
         )  # fmt: skip
         return contents[0]
 
@@ -226,14 +232,16 @@ class Sandbox:
         recursive: bool = False,
         digests: bool = False,
         entries_max: int = limits.LIST_ENTRIES_MAX,
+        bytes_max: int = limits.LIST_BYTES_MAX,
     ) -> tuple[FileEntry, ...]:
         """What is in a folder, sorted by path; by lstat, links are never followed.
 
         Raises:
-            FileError: no folder, or (EOVERFLOW) more than `entries_max` entries.
+            FileError: no folder, or (EOVERFLOW) more than `entries_max` entries or `bytes_max` bytes of them.
         """
         return await list_folder(
-            await self._connect(), path, recursive=recursive, digests=digests, entries_max=entries_max
+            await self._connect(), path, recursive=recursive, digests=digests, entries_max=entries_max,
+            bytes_max=bytes_max,
         )  # fmt: skip
 
     async def stat(self, path: str) -> FileEntry:
@@ -321,13 +329,13 @@ class Sandbox:
             return Termination.OUT_OF_MEMORY
         return Termination.FINISHED
 
-    async def give_up(self, reason: str) -> SandboxGoneError:
-        """For its connection: ends the sandbox, since its agent does not do its duty in time.
+    async def give_up(self, reason: str, *, termination: Termination = Termination.TIMEOUT) -> SandboxGoneError:
+        """For its connection: ends the sandbox, since its agent does not do its duty (in time).
 
-        That is put down to what runs beside the agent, as its TIMEOUT: were it a fault of ours, code that is about to
-        lose could call the game off.
+        That is put down to what runs beside the agent, as its TIMEOUT or stop: were it a fault of ours, code that is
+        about to lose could call the game off.
         """
-        self._end = Termination.TIMEOUT
+        self._end = termination
         error = await self.explain(reason)
         with anyio.CancelScope(shield=True):
             await self._service.destroy(self.id)

@@ -29,6 +29,7 @@ from ropewalk.sandbox.files import DiskFullError
 from tests.unit.rollout.worlds import (
     FIXED,
     Durable,
+    MemoryBlobs,
     MemoryJudge,
     MemorySandbox,
     MemorySandboxes,
@@ -220,6 +221,55 @@ async def test_changed_files_are_written_down_by_step(tmp_path: Path) -> None:
     assert [sorted(step.files_changed) for step in steps] == [["pkg/code.py"], [], [], ["pkg/new.py"]]
 
 
+async def test_no_more_contents_are_stored_than_a_bundle_may_hold(tmp_path: Path) -> None:
+    """What an episode leaves stays on the disk for good: step after step of new files may not fill it."""
+    sizes: list[int] = []
+
+    def answer(sandbox: MemorySandbox, command: Any, options: Any) -> Result:
+        for number in range(300 if command == "many" else 3):
+            data = f"{len(sizes)} {number}".encode() * (1 if command == "many" else 100_000)
+            sandbox.files[f"/work/pkg/{number}.py"] = data
+        sizes.append(len(sandbox.files))
+        return Result()
+
+    async def act(context: AgentContext) -> None:
+        for _ in range(3):
+            await context.shell("many")
+        for _ in range(12):
+            await context.shell("large")
+
+    run = RunPlan(policies=(PolicyName.NOOP,), steps=20)
+    before = MemoryBlobs.put
+    stored: dict[str, int] = {}
+
+    def put(self: MemoryBlobs, data: bytes) -> str:
+        digest = before(self, data)
+        if b" " in data[:4] and data[:1].isdigit():
+            stored[digest] = len(data)
+        return digest
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MemoryBlobs, "put", put)
+        steps = (await play(tmp_path, Acting(act), run=run, answer=answer)).record.steps
+    assert 0 < len(steps[0].files_changed) <= limits.BUNDLE_FILES_MAX
+    noted = [digest for step in steps for digest in step.files_changed.values()]
+    assert len(noted) <= limits.BUNDLE_FILES_MAX and sum(stored.values()) <= limits.BUNDLE_BYTES_MAX
+    assert set(noted) <= set(stored), "a record names what is not stored"
+
+
+async def test_a_crowded_folder_hides_itself_from_the_record_alone(tmp_path: Path) -> None:
+    def answer(sandbox: MemorySandbox, command: Any, options: Any) -> Result:
+        sandbox.files.update({f"/work/pkg/{number}.py": b"" for number in range(limits.WORK_ENTRIES_MAX + 1)})
+        return Result()
+
+    async def act(context: AgentContext) -> None:
+        await context.shell("crowd")
+
+    played = await play(tmp_path, Acting(act), answer=answer)
+    assert played.trouble is None and played.bundle is not None and played.bundle.refused == "unreadable"
+    assert played.record.steps[0].files_changed == {}
+
+
 async def test_what_cannot_be_recorded_is_made_fit(tmp_path: Path) -> None:
     """Lone surrogates, NaN and huge integers have no canonical form: they must not cost the episode its record."""
     arguments = {"command": "echo \ud800", "nan": float("nan"), "huge": 10**30, "deep": [[[{}]]]}
@@ -298,6 +348,49 @@ class TestTools:
     async def test_reading(self) -> None:
         result = await self.perform("read", path="long.txt", start_line=10, lines=2)
         assert result.output == "   10  9\n   11  10\n[989 more lines]"
+
+    @pytest.mark.parametrize("window", [1, 2, 3, 7, 100])
+    @pytest.mark.parametrize("text", ["", "\n", "a", "a\n", "a\r\nb", "\n\n\n", "a\nbb\n\nccc\nd", "é\u2028é\nü\x0c\n"])
+    async def test_reading_in_pieces_of_any_size(self, window: int, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(limits, "TOOL_READ_BYTES_MAX", window)
+        service = MemorySandboxes({})
+        sandbox: Any = await service.create(SandboxSpec(tenant="tests", image="0" * 64))
+        sandbox.files["/work/x"] = text.encode()
+        lines = text.removesuffix("\n").split("\n") if text else []
+        for first in range(1, len(lines) + 2):
+            for count in range(1, len(lines) + 2):
+                arguments = {"path": "x", "start_line": first, "lines": count}
+                call = ToolCall(name="read", arguments=arguments)
+                result = await tools.perform(call, sandbox, workdir="/work", timeout_s_max=5.0)
+                if first > max(len(lines), 1):
+                    assert f"has {len(lines)} lines" in result.output
+                    continue
+                shown = [line[7:] for line in result.output.split("\n") if not line.startswith("[")]
+                wanted = [line.removesuffix("\r") for line in lines[first - 1 : first - 1 + count]]
+                if sum(len(line.encode()) + 1 for line in wanted) <= window:
+                    assert shown == (wanted or [""])
+                    rest = len(lines) - first + 1 - len(wanted)
+                    assert (f"[{rest} more lines]" in result.output) == (rest > 0)
+
+    async def test_reading_a_large_file_holds_a_part_of_it_at_a_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        service = MemorySandboxes({})
+        sandbox: Any = await service.create(SandboxSpec(tenant="tests", image="0" * 64))
+        sandbox.files["/work/x"] = b"\n" * (5 << 20) + b"end"
+        asked: list[int] = []
+        read = sandbox.read
+
+        async def noted(path: str, *, bytes_max: int, **options: Any) -> bytes:
+            asked.append(bytes_max)
+            data: bytes = await read(path, bytes_max=bytes_max, **options)
+            return data
+
+        monkeypatch.setattr(sandbox, "read", noted)
+        call = ToolCall(name="read", arguments={"path": "x", "start_line": (5 << 20) + 1})
+        result = await tools.perform(call, sandbox, workdir="/work", timeout_s_max=5.0)
+        assert result.output == f"{(5 << 20) + 1}  end" and max(asked) <= 2 << 20
+        sandbox.files["/work/x"] = bytes(limits.FILE_BYTES_MAX)
+        result = await tools.perform(call, sandbox, workdir="/work", timeout_s_max=5.0)
+        assert "larger than" in result.output and "shell" in result.output
 
     async def test_editing(self) -> None:
         result = await self.perform("edit", path="pkg/code.py", old="x + 2", new="x * 2")

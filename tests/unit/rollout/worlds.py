@@ -146,14 +146,17 @@ class MemorySandbox:
             await anyio.sleep(3600)
         return Result(exit_code=1 if command == "fail" else 0, stdout=f"ran {command}\n")
 
-    async def read(self, path: str, *, bytes_max: int = 1 << 26) -> bytes:
+    async def read(self, path: str, *, bytes_max: int = 1 << 26, offset: int = 0, whole: bool = True) -> bytes:
         await self._step("read")
         if path not in self.files:
             raise CallerError(f"Cannot read {path}: no such file.")
-        return self.files[path]
+        data = self.files[path][offset:]
+        if whole and len(data) > bytes_max:
+            raise CallerError(f"Cannot read {path}: larger than {bytes_max} bytes.")
+        return data[:bytes_max]
 
     async def read_many(self, paths: Sequence[str], **options: Any) -> dict[str, bytes]:
-        return {path: await self.read(path) for path in paths}
+        return {path: await self.read(path, bytes_max=options.get("bytes_max", 1 << 26)) for path in paths}
 
     async def write_many(self, files: Mapping[str, bytes], **options: Any) -> None:
         await self._step("write")
@@ -163,8 +166,12 @@ class MemorySandbox:
         await self._step("remove")
         self.files.pop(path)
 
-    async def list(self, path: str, *, recursive: bool = False, digests: bool = False) -> tuple[FileEntry, ...]:
+    async def list(
+        self, path: str, *, recursive: bool = False, digests: bool = False, entries_max: int = 100, **_: Any
+    ) -> tuple[FileEntry, ...]:
         await self._step("list")
+        if len(self.files) > entries_max:
+            raise CallerError(f"Cannot list {path}: more entries than the caller allows.")
         return tuple(
             FileEntry(path=name, size=len(data), sha256=digest_bytes(data) if digests else None)
             for name, data in sorted(self.files.items())

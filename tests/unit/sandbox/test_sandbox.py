@@ -7,6 +7,7 @@ import hashlib
 import os
 import pty
 import signal
+import socket
 import termios
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+from anyio.abc import ByteStream, UNIXSocketStream
 
 from ropewalk.core import limits
 from ropewalk.core.errors import CallerError, UnavailableError
@@ -31,7 +33,7 @@ from ropewalk.sandbox import (
     process,
 )
 from ropewalk.sandbox.attach import attach
-from ropewalk.sandbox.protocol import WINDOW_BYTES
+from ropewalk.sandbox.protocol import VERSION, WINDOW_BYTES, FrameKind, Key, field
 from ropewalk.testing.unsandboxed import UnsandboxedDriver, namespaces_work, unsandboxed_service, unsandboxed_spec
 
 pytestmark = pytest.mark.skipif(not namespaces_work(), reason="this machine allows no process namespaces")
@@ -533,6 +535,42 @@ async def test_output_that_never_ends_to_come_is_not_waited_for(stopped: tuple[S
             assert chunk.data == b"one\n"
             stop()
     assert caught.value.termination is Termination.TIMEOUT
+
+
+def frame(kind: int, payload: bytes = b"", *, channel: int = 1) -> bytes:
+    return len(payload).to_bytes(4, "big") + bytes((kind,)) + channel.to_bytes(4, "big") + payload
+
+
+NONSENSE = {
+    "a frame too long": (1 << 30).to_bytes(4, "big") + bytes((FrameKind.DONE, 0, 0, 0, 1)),
+    "a request": frame(FrameKind.EXEC),
+    "half a field": frame(FrameKind.ERROR, b"\x20"),
+    "an answer to something else": frame(FrameKind.PONG),
+    "a short number": frame(FrameKind.ENTRIES, field(Key.ENTRY, field(Key.SIZE, b"1"))) + frame(FrameKind.DONE),
+    "nothing at all": frame(FrameKind.DONE),
+    "no such version": frame(FrameKind.HELLO, field(Key.VERSION, 9), channel=0),
+}
+
+
+@pytest.mark.parametrize("nonsense", NONSENSE.values(), ids=NONSENSE)
+async def test_nonsense_of_an_agent_is_put_down_to_what_runs_beside_it(
+    sandbox: Sandbox, service: Sandboxes, monkeypatch: pytest.MonkeyPatch, nonsense: bytes
+) -> None:
+    """Code that is about to lose may take its agent over: that must not call the game off."""
+    ours, theirs = socket.socketpair()
+
+    async def stream(id: str) -> ByteStream:
+        return await UNIXSocketStream.from_socket(ours)
+
+    monkeypatch.setattr(service.driver, "stream", stream)
+    with theirs:
+        theirs.sendall(frame(FrameKind.HELLO, field(Key.VERSION, VERSION), channel=0))
+        asked = asyncio.create_task(sandbox.stat("x"))
+        await anyio.wait_readable(theirs)
+        theirs.sendall(nonsense)
+        with pytest.raises(SandboxGoneError) as caught:
+            await asked
+    assert not caught.value.termination.ours
 
 
 async def test_a_cancelled_start_leaves_no_command(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:

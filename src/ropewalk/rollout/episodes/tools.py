@@ -9,6 +9,7 @@ from __future__ import annotations
 import posixpath
 from typing import Annotated, Any
 
+import anyio.to_thread
 import msgspec
 
 from ropewalk.core import limits
@@ -113,6 +114,8 @@ async def perform(call: ToolCall, sandbox: EpisodeSandbox, *, workdir: str, time
         path = posixpath.join(workdir, getattr(arguments, "path"))  # noqa: B009  (both other kinds have one)
         if "\0" in path:
             return _mistake("A path cannot hold a NUL character.")
+        if len(path.encode("utf-8", "surrogatepass")) > limits.TOOL_PATH_BYTES_MAX:
+            return _mistake(f"A path cannot be longer than {limits.TOOL_PATH_BYTES_MAX} bytes.")
         if isinstance(arguments, ReadArguments):
             return await _read(arguments, sandbox, path)
         assert isinstance(arguments, EditArguments)
@@ -144,15 +147,58 @@ async def _shell(arguments: ShellArguments, sandbox: EpisodeSandbox, workdir: st
 
 
 async def _read(arguments: ReadArguments, sandbox: EpisodeSandbox, path: str) -> ToolResult:
-    text = (await sandbox.read(path, bytes_max=limits.FILE_BYTES_MAX)).decode(errors="replace")
-    lines = text.splitlines()
-    first = arguments.start_line
-    last = min(first - 1 + min(arguments.lines, limits.TOOL_READ_LINES_MAX), len(lines))
-    if first > max(len(lines), 1):
-        return _mistake(f"{path} has {len(lines)} lines; line {first} is past its end.")
-    numbered = "\n".join(f"{number:>5}  {lines[number - 1]}" for number in range(first, last + 1))
-    rest = len(lines) - last
-    return ToolResult(output=cut(numbered) + (f"\n[{rest} more lines]" if rest else ""), exit_code=0)
+    window = _Window(arguments.start_line, min(arguments.lines, limits.TOOL_READ_LINES_MAX))
+    for offset in range(0, limits.FILE_BYTES_MAX, limits.TOOL_READ_BYTES_MAX):
+        piece = await sandbox.read(path, bytes_max=limits.TOOL_READ_BYTES_MAX, offset=offset, whole=False)
+        await anyio.to_thread.run_sync(window.take, piece)
+        if len(piece) < limits.TOOL_READ_BYTES_MAX:
+            break
+    else:
+        return _mistake(f"{path} is larger than {limits.FILE_BYTES_MAX} bytes; use shell.")
+    return await anyio.to_thread.run_sync(window.result, path)
+
+
+class _Window:
+    """Some lines of a file that comes in pieces; of all others only the number is kept. Lines end at `\\n`."""
+
+    def __init__(self, first: int, count: int) -> None:
+        self._before = first - 1
+        self._until = first - 1 + count
+        self._ends = 0
+        self._open = False
+        self._kept = bytearray()
+
+    def take(self, piece: bytes) -> None:
+        """The next piece."""
+        before = self._ends
+        self._ends += piece.count(b"\n")
+        start = _after(piece, self._before - before)
+        end = _after(piece, self._until - before)
+        self._kept += piece[start : min(end, start + limits.TOOL_READ_BYTES_MAX - len(self._kept))]
+        self._open = not piece.endswith(b"\n") if piece else self._open
+
+    def result(self, path: str) -> ToolResult:
+        """The lines with their numbers, after the last piece."""
+        total = self._ends + self._open
+        if self._before >= max(total, 1):
+            return _mistake(f"{path} has {total} lines; line {self._before + 1} is past its end.")
+        text = self._kept.decode(errors="replace").removesuffix("\n")
+        lines = [line.removesuffix("\r") for line in text.split("\n")] if total else []
+        numbered = "\n".join(f"{number:>5}  {line}" for number, line in enumerate(lines, self._before + 1))
+        rest = total - self._before - len(lines)
+        return ToolResult(output=cut(numbered) + (f"\n[{rest} more lines]" if rest > 0 else ""), exit_code=0)
+
+
+def _after(data: bytes, newlines: int) -> int:
+    """The position after so many newlines, or the data's end; by halves, since a list of all would be large."""
+    low, high = 0, len(data)
+    while low < high:
+        middle = (low + high) // 2
+        if data.count(b"\n", 0, middle) < newlines:
+            low = middle + 1
+        else:
+            high = middle
+    return low
 
 
 async def _edit(arguments: EditArguments, sandbox: EpisodeSandbox, path: str) -> ToolResult:
@@ -165,6 +211,8 @@ async def _edit(arguments: EditArguments, sandbox: EpisodeSandbox, path: str) ->
     if not arguments.old:
         if data is not None:
             return _mistake(f"{path} exists already; give the text to replace as `old`.")
+        if len(arguments.new.encode()) > limits.TOOL_EDIT_BYTES_MAX:
+            return _mistake(f"{path} would have more than {limits.TOOL_EDIT_BYTES_MAX} bytes.")
         await sandbox.write_many({path: arguments.new.encode()})
         return ToolResult(output=f"Created {path}.", exit_code=0)
     assert data is not None

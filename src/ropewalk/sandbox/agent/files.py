@@ -241,10 +241,12 @@ def name_of(item: posix.DirEntry[str]) -> bytes:
 def list_folder(connection: Connection, channel: int, workdir: bytes, fields: Fields) -> Steps:
     """LIST: what is in a folder, by lstat; links are named, never followed."""
     flags, room = fields.number(wire.K_FLAGS), fields.number(wire.K_ENTRIES_MAX)
+    bytes_room = fields.number(wire.K_LENGTH, 1 << 62)
     given = fields.text(wire.K_PATH)
     root = open_at(absolute(workdir, given), posix.O_DIRECTORY, follow=not flags & wire.F_NOFOLLOW)
     stack = [(b"" if given == b"." else given.rstrip(b"/") + b"/", root, posix.scandir(root))]
     batch: list[bytes] = []
+    batch_bytes = 0
     try:
         while stack:
             prefix, folder, items = stack[-1]
@@ -264,14 +266,19 @@ def list_folder(connection: Connection, channel: int, workdir: bytes, fields: Fi
             if room < 0:
                 raise OSError(errno.EOVERFLOW, "more entries than the caller allows")
             batch.append(entry(prefix + name, found, digest))
+            batch_bytes += len(batch[-1])
+            bytes_room -= len(batch[-1])
+            if bytes_room < 0:
+                raise OSError(errno.EOVERFLOW, "more bytes of entries than the caller allows")
             if flags & wire.F_RECURSIVE and found.st_mode & 0o170000 == 0o040000:
                 if len(stack) >= DEPTH_MAX:
                     raise OSError(errno.EOVERFLOW, "folders nested too deep")
                 inner = posix.open(name, FOLDER_FLAGS | posix.O_NOFOLLOW, dir_fd=folder)
                 stack.append((prefix + name + b"/", inner, posix.scandir(inner)))
-            if len(batch) >= 128:
+            if len(batch) >= 128 or batch_bytes >= wire.BATCH_MAX:
                 connection.send(wire.ENTRIES, channel, b"".join(batch))
                 batch.clear()
+                batch_bytes = 0
                 yield
     finally:
         for _, folder, items in stack:

@@ -193,8 +193,8 @@ class Agent:
             try:
                 command = Command(self, connection, channel, fields)
             except StartError as error:
-                message = field(wire.K_CODE, error.code) + field(wire.K_MESSAGE, str(error).encode("utf-8", "replace"))
-                connection.send(wire.EXIT, channel, message)
+                why = str(error).encode("utf-8", "replace")[: wire.TEXT_MAX]
+                connection.send(wire.EXIT, channel, field(wire.K_CODE, error.code) + field(wire.K_MESSAGE, why))
                 return
             connection.channels[channel] = command
             connection.send(wire.STARTED, channel, field(wire.K_PID, command.pid))

@@ -12,6 +12,8 @@ FILE_CHUNK = 256 * 1024
 STDIN_WINDOW = 256 * 1024
 OUT_HIGH = 1 << 20  # a connection with more than this to send is not given more
 CHANNELS_MAX = 4096
+TEXT_MAX = 4096  # of a path or a reason in an answer, which may repeat a request of a whole frame
+BATCH_MAX = 256 * 1024  # of entries, before the last one
 
 # Frame types: to the agent below 0x80, from it above.
 PING, EXEC, STDIN, STDIN_EOF, SIGNAL, RESIZE, CREDIT, CLOSE = 1, 2, 3, 4, 5, 6, 7, 8
@@ -87,7 +89,8 @@ class Fields:
 
 def failure(error: OSError, path: bytes) -> bytes:
     name = errno.errorcode.get(error.errno or 0, "EIO")
-    return field(K_ERRNO, name.encode()) + field(K_MESSAGE, (error.strerror or name).encode()) + field(K_PATH, path)
+    why = (error.strerror or name).encode("utf-8", "replace")[:TEXT_MAX]
+    return field(K_ERRNO, name.encode()) + field(K_MESSAGE, why) + field(K_PATH, path[:TEXT_MAX])
 
 
 def log(message: str) -> None:
