@@ -19,7 +19,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from ropewalk.core.errors import IntegrityError, UnavailableError
+from ropewalk.core.errors import CallerError, IntegrityError, UnavailableError
 from ropewalk.core.outcomes import Termination
 from ropewalk.core.records import decode_own
 from ropewalk.interface.episode import EpisodeRecord
@@ -27,6 +27,7 @@ from ropewalk.provenance.statement import Activity
 from ropewalk.rollout import judging, run
 from ropewalk.rollout.begin import begin_run
 from ropewalk.rollout.episodes.context import AgentContext
+from ropewalk.rollout.episodes.materials import COLLECTED_TESTS
 from ropewalk.rollout.episodes.shelf import Shelf
 from ropewalk.rollout.events import EpisodeStarted, Event, RunEnded
 from ropewalk.rollout.journal import RunJournal
@@ -36,6 +37,7 @@ from ropewalk.rollout.policies.fixed import NoopPolicy, OraclePolicy
 from ropewalk.rollout.rows import EpisodeRow, EpisodeState
 from ropewalk.rollout.run import RunLoop
 from ropewalk.sandbox.contract import SandboxGoneError, SandboxSpec
+from ropewalk.sandbox.files import FileError
 from ropewalk.store.database import Database
 from tests.unit.rollout.worlds import FIXED, Durable, MemorySandboxes, Result
 
@@ -253,6 +255,51 @@ async def test_a_task_that_cannot_be_made_ready_is_refused_alone(folder: Path) -
     await work(durable, journal, run_id)  # the machine has room again
     assert {row.id: row.value for row in journal.episodes(run_id)} == expected(journal, run_id)
     assert journal.run(run_id).state == "complete"
+
+
+OWN_DOING = [("write", CallerError("too long")), ("exec", CallerError("a request of 2 MiB")),
+             ("snapshot", CallerError("folders nested too deep"))]  # fmt: skip
+
+
+@pytest.mark.parametrize(("operation", "error"), OWN_DOING, ids=[each[0] for each in OWN_DOING])
+async def test_what_a_tasks_code_makes_impossible_ends_the_task_and_not_the_run(
+    folder: Path, operation: str, error: CallerError
+) -> None:
+    durable = Durable(folder)
+    journal = durable.journal()
+    run_id = begin(durable, journal)
+
+    def faults(world: Any) -> None:
+        made: list[str] = []
+
+        def fault(sandbox: str, wanted: str) -> None:
+            made.append(sandbox)
+            if wanted == operation and sandbox and sandbox == next(filter(None, made)):
+                raise error
+
+        world.sandboxes.fault = fault
+
+    await work(durable, journal, run_id, faults)
+    check(durable, journal, run_id)
+    states = Counter((group.state, group.cause) for group in journal.groups(run_id))
+    assert states == {("refused", "task_not_ready"): 3, ("complete", ""): 3}
+
+
+async def test_a_list_of_tests_that_cannot_be_written_is_done_without(folder: Path) -> None:
+    durable = Durable(folder)
+    journal = durable.journal()
+    run_id = begin(durable, journal)
+
+    def faults(world: Any) -> None:
+        def fault(sandbox: str, operation: str) -> None:
+            if operation == "write" and not world.sandboxes.forks:
+                raise FileError("there is a folder in its place", code="EISDIR", path=COLLECTED_TESTS)
+
+        world.sandboxes.fault = fault
+
+    await work(durable, journal, run_id, faults)
+    check(durable, journal, run_id)
+    assert {row.id: row.value for row in journal.episodes(run_id)} == expected(journal, run_id)
 
 
 class CrashingJournal(RunJournal):

@@ -14,7 +14,7 @@ from typing import Any
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
-from ropewalk.core.errors import UnavailableError
+from ropewalk.core.errors import CallerError, UnavailableError
 from ropewalk.core.records import canonical_bytes
 from ropewalk.interface.episode import EpisodeRecord, Step
 from ropewalk.interface.task import Task
@@ -162,6 +162,9 @@ class RunLoop:
                 return True
             except UnavailableError as error:
                 cause, detail = "task_not_ready", str(error)
+            except CallerError as error:  # the task's own doing, most likely: it ends the task, never the run
+                cause, detail = "task_not_ready", str(error)
+                break
         await self._refuse_task(task, cause, detail, episodes)
         return False
 

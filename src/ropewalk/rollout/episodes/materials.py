@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+from contextlib import suppress
 
 import anyio.to_thread
 
@@ -12,6 +13,7 @@ from ropewalk.rollout.episodes.host import close
 from ropewalk.rollout.episodes.shelf import Shelf
 from ropewalk.rollout.ports import EpisodeSandbox, RunWorld
 from ropewalk.sandbox.contract import SandboxSpec, SnapshotRecord
+from ropewalk.sandbox.files import FileError
 from ropewalk.store.records import read_record
 from ropewalk.tasks.worlds import TEST_ENV
 
@@ -57,7 +59,8 @@ async def make_ready(world: RunWorld, task: Task, shelf: Shelf, owner: str) -> S
     Code of the task runs here; what it does (fail, hang) is its own affair and no obstacle.
 
     Raises:
-        SandboxGoneError, UnavailableError: our side failed; nothing is left behind.
+        CallerError: the task cannot be asked for its tests, or leaves a state that cannot be saved.
+        SandboxGoneError, UnavailableError: our side failed. Nothing is left behind in either case.
     """
     spec = SandboxSpec(
         tenant=world.tenant,
@@ -86,4 +89,5 @@ async def _warm(sandbox: EpisodeSandbox, task: Task) -> None:
         collected = await sandbox.exec(command, cwd=task.workdir, env=_WARMING, timeout_s=timeout_s)
         folder = posixpath.dirname(COLLECTED_TESTS)
         await sandbox.exec(["mkdir", "-p", folder], timeout_s=timeout_s)
-        await sandbox.write_many({COLLECTED_TESTS: collected.stdout.encode()})
+        with suppress(FileError):  # the task's code put something else there
+            await sandbox.write_many({COLLECTED_TESTS: collected.stdout.encode()})
