@@ -9,7 +9,7 @@ from ropewalk.app.machines import Machines
 from ropewalk.app.task_store import TaskStore
 from ropewalk.core.errors import CallerError, DeniedError
 from ropewalk.reward.spec import GraderSpec
-from ropewalk.sandbox.contract import SandboxRecord
+from ropewalk.sandbox.contract import SandboxRecord, SnapshotRecord
 from ropewalk.store.records import read_record
 
 
@@ -30,9 +30,16 @@ async def remove_image(custody: Custody, machines: Machines, name: str) -> str:
     if len(found) != 1:
         raise CallerError(f"{len(found) or 'No'} images are called {name!r}.", next_step="see `ropewalk image ls`.")
     image = found[0]
-    async with machines.sandboxes.dropping():  # so that nobody saves a state that stands on it meanwhile
+    async with machines.sandboxes.dropping():  # so that nothing comes to stand on it meanwhile
         needed: set[str] = {layer for other in records if other != image for layer in other.layers}
-        for user, digest, layers in [*_states(machines, await machines.sandboxes.records()), *_tasks(custody)]:
+        running, snapshots = await machines.sandboxes.standing()
+        if running and image.digest in machines.images.defaults():
+            raise DeniedError(
+                f"The agent of {_named(running[0], machines)} runs out of the image {name}.",
+                rule="image_needed",
+                next_step="end all sandboxes first.",
+            )
+        for user, digest, layers in [*_states(machines, running, snapshots), *_tasks(custody)]:
             if digest == image.digest:
                 raise DeniedError(
                     f"{user} stands on the image {name}.", rule="image_needed", next_step="remove that first."
@@ -49,11 +56,19 @@ Use = tuple[str, str, set[str]]
 """What stands on an image, the image, and layers above it."""
 
 
-def _states(machines: Machines, running: tuple[SandboxRecord, ...]) -> Iterator[Use]:
+def _states(
+    machines: Machines, running: tuple[SandboxRecord, ...], snapshots: tuple[SnapshotRecord, ...]
+) -> Iterator[Use]:
     for sandbox in running:
-        yield sandbox.id, sandbox.spec.image, set(sandbox.spec.layers)
-    for snapshot in machines.sandboxes.snapshots():
-        yield snapshot.id, snapshot.spec.image, {*snapshot.layers, *snapshot.spec.layers}
+        yield _named(sandbox, machines), sandbox.spec.image, set(sandbox.spec.layers)
+    for snapshot in snapshots:
+        yield _named(snapshot, machines), snapshot.spec.image, {*snapshot.layers, *snapshot.spec.layers}
+
+
+def _named(record: SandboxRecord | SnapshotRecord, machines: Machines) -> str:
+    """Its id, where it is this tenant's to know."""
+    kind = record.id.partition(":")[0]
+    return record.id if record.spec.tenant == machines.tenant else f"a {kind} of another tenant"
 
 
 def _tasks(custody: Custody) -> Iterator[Use]:

@@ -204,3 +204,7 @@ class SupportsReap(Protocol):
     async def records(self) -> tuple[SandboxRecord, ...]:
         """All sandboxes that still run, oldest first."""
         ...
+
+    async def record(self, id: str) -> SandboxRecord | None:
+        """Of one that exists, also of one that is half made or dead; None: there is nothing of that id."""
+        ...

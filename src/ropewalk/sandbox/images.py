@@ -126,6 +126,10 @@ class ImageStore:
         for path in sorted(self._root.glob("*.json")):
             yield decode_own(path.read_bytes(), ImageRecord)
 
+    def defaults(self) -> frozenset[str]:
+        """Digests of those that `default` made, also for other interpreters: the guest agents run out of them."""
+        return frozenset(path.read_text("ascii").strip() for path in self._root.glob("default-*"))
+
     def _pointed(self, pointer: Path) -> ImageRecord | None:
         with suppress(OSError, CallerError):
             record = self.get(pointer.read_text("ascii").strip())

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from pathlib import Path
+from types import MappingProxyType
 from typing import Protocol
 
 import anyio
@@ -33,6 +35,18 @@ from ropewalk.store.layout import Layout
 
 LOCK_POLL_S = 0.005
 Drop = Callable[[str], Awaitable[None]]
+
+
+class _Lock:
+    """A lock on a file that a task holds, and how many of its blocks do."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self.users = 0
+
+
+_held: ContextVar[Mapping[Path, _Lock]] = ContextVar("_held", default=MappingProxyType({}))
+"""What this task, or one that it was started by, entered, by the folder of the locks."""
 
 
 class MadeOfLayers(Protocol):
@@ -98,7 +112,8 @@ class Sandboxes:
             UnavailableError: out of some resource. Nothing is left behind.
         """
         self._check_owns(spec.tenant, "sandboxes of others")
-        return await self._make(lambda name: self.driver.create(spec, id=name), id)
+        async with self.keeping():  # until it is listed as running nobody would know what it stands on
+            return await self._make(lambda name: self.driver.create(spec, id=name), id)
 
     async def fork(
         self,
@@ -116,11 +131,12 @@ class Sandboxes:
             IntegrityError: its stored bytes were changed.
             UnavailableError: out of some resource. Nothing is left behind.
         """
-        record = self._load(snapshot_id)
-        record = msgspec.structs.replace(
-            record, spec=msgspec.structs.replace(record.spec, idle_timeout_s=idle_timeout_s)
-        )  # fmt: skip
-        return await self._make(lambda name: self.driver.fork(record, id=name, lease=lease), id)
+        async with self.keeping():
+            record = self._load(snapshot_id)
+            record = msgspec.structs.replace(
+                record, spec=msgspec.structs.replace(record.spec, idle_timeout_s=idle_timeout_s)
+            )  # fmt: skip
+            return await self._make(lambda name: self.driver.fork(record, id=name, lease=lease), id)
 
     async def open(self, id: str) -> Sandbox:
         """A sandbox that runs, by its id, from whatever process.
@@ -142,15 +158,23 @@ class Sandboxes:
         """
         return tuple(record for record in await self._all() if self._owns(record.spec.tenant))
 
+    async def standing(self) -> tuple[tuple[SandboxRecord, ...], tuple[SnapshotRecord, ...]]:
+        """Sandboxes that run and snapshots, of all tenants: for whoever takes away what they may stand on.
+
+        Raises:
+            UnavailableError: this driver's sandboxes cannot be found from outside.
+        """
+        return await self._all(), self._stored()
+
     async def destroy(self, id: str) -> None:
         """Ends a sandbox and removes all that belongs to it. Idempotent.
 
         Raises:
             DeniedError: it is another tenant's.
         """
-        await self._check_owner(check_id(id, "sandbox"))
-        self._made.discard(id)
-        await self.driver.destroy(id)
+        if await self._may_touch(check_id(id, "sandbox")):
+            self._made.discard(id)
+            await self.driver.destroy(id)
 
     async def reap(self) -> tuple[str, ...]:
         """Removes whatever no living lease owns; returns the ids."""
@@ -166,7 +190,8 @@ class Sandboxes:
             SandboxGoneError: it died before.
             UnavailableError: no room.
         """
-        await self._check_owner(check_id(id, "sandbox"))
+        if not await self._may_touch(check_id(id, "sandbox")):
+            raise SandboxGoneError(f"There is no sandbox {id}.")
         async with self.keeping():
             record = await self.driver.snapshot(id, label=label)
             return await anyio.to_thread.run_sync(self._store, record)
@@ -197,34 +222,53 @@ class Sandboxes:
 
     @asynccontextmanager
     async def keeping(self) -> AsyncIterator[None]:
-        """While this is entered no process drops a snapshot: between a `save` and the note of who needs it.
+        """While this is entered no process drops a snapshot: between a `save` and the note of who needs it, and
+        until a sandbox runs that stands on one.
 
         Any number may be entered at once, also one within another.
         """
-        async with self._locked(fcntl.LOCK_SH):
+        held = _held.get()
+        lock = held.get(self._layout.snapshots)
+        if lock is None or not lock.users:
+            # Within another one it is not asked for again: somebody who wants to drop would be waited for, who waits.
+            lock = _Lock(await self._locked(fcntl.LOCK_SH))
+            _held.set({**held, self._layout.snapshots: lock})
+        lock.users += 1
+        try:
             yield
+        finally:
+            lock.users -= 1
+            if not lock.users:
+                os.close(lock.descriptor)
 
     @asynccontextmanager
     async def dropping(self) -> AsyncIterator[Drop]:
-        """Gives what `drop_snapshot` does, while no process saves a snapshot or notes that it needs one: so that what
-        was looked up inside (who else needs it?) still holds. Never within `keeping` or another one.
+        """Gives what `drop_snapshot` does, while no process saves a snapshot, notes that it needs one or starts a
+        sandbox: so that what was looked up inside (who else needs it?) still holds. Never within `keeping` or another
+        one.
         """
-        async with self._locked(fcntl.LOCK_EX):
-            yield self._drop
-
-    @asynccontextmanager
-    async def _locked(self, kind: int) -> AsyncIterator[None]:
-        lock = os.open(self._layout.snapshots / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = await self._locked(fcntl.LOCK_EX)
         try:
-            while True:  # waited for by asking, since a waiting flock(2) cannot be cancelled
-                try:
-                    fcntl.flock(lock, kind | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    await anyio.sleep(LOCK_POLL_S)
-            yield
+            yield self._drop
         finally:
             os.close(lock)
+
+    async def _locked(self, kind: int) -> int:
+        """The locked file. Who wants it alone closes the gate first and waits then: whoever comes later waits at the
+        gate, so that those who are inside become fewer."""
+        gate, lock = (
+            os.open(self._layout.snapshots / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            for name in (".gate", ".lock")
+        )
+        try:
+            await _flock(gate, kind)
+            await _flock(lock, kind)
+            return lock
+        except BaseException:
+            os.close(lock)
+            raise
+        finally:
+            os.close(gate)
 
     async def _drop(self, id: str) -> None:
         self._load(id)
@@ -244,11 +288,18 @@ class Sandboxes:
         records = (decode_own(file.read_bytes(), SnapshotRecord, what=str(file)) for file in files)
         return tuple(sorted(records, key=lambda record: (record.created_s, record.id)))
 
-    async def _check_owner(self, id: str) -> None:
-        if self._tenant is not None and id not in self._made and isinstance(self.driver, SupportsReap):
-            for record in await self._all():
-                if record.id == id:
-                    self._check_owns(record.spec.tenant, f"sandbox {id}")
+    async def _may_touch(self, id: str) -> bool:
+        """Whether a sandbox is ours; False: nobody knows of it, so that it may become anybody's.
+
+        Raises:
+            DeniedError: it is another tenant's, be it alive, half made or dead.
+        """
+        if self._tenant is None or id in self._made or not isinstance(self.driver, SupportsReap):
+            return True
+        record = await self.driver.record(id)
+        if record is not None:
+            self._check_owns(record.spec.tenant, f"sandbox {id}")
+        return record is not None
 
     async def _all(self) -> tuple[SandboxRecord, ...]:
         return await self._reaper().records()
@@ -297,3 +348,12 @@ class Sandboxes:
         except FileNotFoundError:
             replace_whole(file, canonical_bytes(record))
             return record
+
+
+async def _flock(file: int, kind: int) -> None:
+    while True:  # waited for by asking, since a waiting flock(2) cannot be cancelled
+        try:
+            fcntl.flock(file, kind | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            await anyio.sleep(LOCK_POLL_S)

@@ -154,6 +154,9 @@ class UnsandboxedDriver:
     async def records(self) -> tuple[SandboxRecord, ...]:
         return tuple(record for record, process in self._agents.values() if process.poll() is None)
 
+    async def record(self, id: str) -> SandboxRecord | None:
+        return self._agents[id][0] if id in self._agents else None
+
     async def reap(self) -> tuple[str, ...]:
         return ()
 

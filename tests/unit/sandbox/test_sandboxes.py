@@ -214,6 +214,82 @@ async def test_no_snapshot_is_dropped_while_somebody_keeps_one(service: Sandboxe
     assert service.snapshots() == ()
 
 
+@pytest.mark.parametrize("start", ["create", "fork"])
+async def test_nothing_is_dropped_under_a_sandbox_that_is_being_made(
+    service: Sandboxes, driver: BrittleDriver, tmp_path: Path, start: str
+) -> None:
+    """Nobody but its maker knows yet what it stands on."""
+    other = Sandboxes(service.driver, Layout(tmp_path / "state"), images=NoImages(), layers=NoLayers())
+    service._store(saved(0, ()))
+    driver.workdir(saved(0, ()).id).mkdir()
+    driver.hang = True
+    async with anyio.create_task_group() as group:
+        group.start_soon(service.create, unsandboxed_spec()) if start == "create" else group.start_soon(
+            service.fork, saved(0, ()).id
+        )
+        while not driver.made:  # noqa: ASYNC110
+            await anyio.sleep(0.001)
+        with anyio.move_on_after(0.1) as patience:
+            async with other.dropping():
+                raise AssertionError("not reached")
+        assert patience.cancelled_caught
+        group.cancel_scope.cancel()
+    await other.drop_snapshot(saved(0, ()).id)
+    with pytest.raises(CallerError):
+        await service.fork(saved(0, ()).id)
+
+
+async def test_whoever_wants_to_drop_gets_a_turn_among_many_who_keep(service: Sandboxes, tmp_path: Path) -> None:
+    over = anyio.Event()
+    turns = 0
+
+    async def keeps(mine: Sandboxes) -> None:
+        nonlocal turns
+        while not over.is_set():
+            async with mine.keeping():
+                turns += 1
+                await anyio.sleep(0.02)
+                async with mine.keeping():  # one within another never waits for who waits for it
+                    await anyio.sleep(0.02)
+
+    async with anyio.create_task_group() as group:
+        for _ in range(8):
+            group.start_soon(
+                keeps,
+                Sandboxes(service.driver, Layout(tmp_path / "state"), images=NoImages(), layers=NoLayers()),
+            )
+        while turns < 8:  # noqa: ASYNC110
+            await anyio.sleep(0.005)
+        with anyio.fail_after(5):
+            for _ in range(5):
+                async with service.dropping():
+                    before = turns
+                    await anyio.sleep(0.05)
+                    assert turns == before
+        over.set()
+
+
+async def test_a_lock_held_by_a_block_within_outlives_the_outer_one(service: Sandboxes, tmp_path: Path) -> None:
+    entered, leave = anyio.Event(), anyio.Event()
+
+    async def within() -> None:
+        async with service.keeping():
+            entered.set()
+            await leave.wait()
+
+    async with service.keeping():
+        child = asyncio.create_task(within())
+        await entered.wait()
+    with anyio.move_on_after(0.1) as patience:
+        async with service.dropping():
+            raise AssertionError("not reached")
+    assert patience.cancelled_caught
+    leave.set()
+    await child
+    async with service.dropping():
+        pass
+
+
 async def test_equal_states_are_one_snapshot_that_never_changes(service: Sandboxes) -> None:
     first = service._store(saved(0, ()))
     assert service._store(msgspec.structs.replace(first, label="again", created_s=9)) == first
@@ -249,6 +325,19 @@ async def test_a_tenant_sees_and_touches_only_its_own(service: Sandboxes, tmp_pa
         other = await of("mine").open(sandbox.id)
         assert (await other.exec(["true"])).ok
         await other.disconnect()
+        # Dead or half made, and so not among those that run, it is still another's.
+        process = service.driver.process(sandbox.id)  # type: ignore[attr-defined]
+        process.kill()
+        await asyncio.to_thread(process.wait)
+        assert await mine.records() == ()
+        for dead in (lambda: theirs.destroy(sandbox.id), lambda: theirs.save(sandbox.id)):
+            with pytest.raises(DeniedError):
+                await dead()
+    destroyed = service.driver.destroyed  # type: ignore[attr-defined]
+    await theirs.destroy(new_id("sandbox"))
+    with pytest.raises(SandboxGoneError):
+        await theirs.save(new_id("sandbox"))
+    assert destroyed == [sandbox.id]
 
 
 async def test_an_unknown_snapshot_or_a_strange_id_is_refused(service: Sandboxes) -> None:

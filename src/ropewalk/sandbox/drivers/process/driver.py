@@ -160,6 +160,10 @@ class ProcessDriver:
                 found.append(record)
         return tuple(sorted(found, key=lambda record: (record.created_s, record.id)))
 
+    async def record(self, id: str) -> SandboxRecord | None:
+        """See the contract."""
+        return self._folders.of(id).record()
+
     def close(self) -> None:
         """Ends every attached sandbox of this driver and forgets the detached ones, which go on."""
         for id, live in self._live.items():
