@@ -64,13 +64,15 @@ class Sandbox:
     Any number of calls may run at once. All of them raise `SandboxGoneError` when the sandbox dies.
     """
 
-    def __init__(self, driver: SandboxDriver, record: SandboxRecord, service: Service) -> None:
+    def __init__(self, driver: SandboxDriver, record: SandboxRecord, service: Service, *, fresh: bool = False) -> None:
+        """`fresh`: nobody has used it yet."""
         self._driver = driver
         self._service = service
         self._connection: Connection | None = None
         self._connecting = anyio.Lock(fast_acquire=True)
         self._closed = False
-        self._out_of_memory_kills = 0
+        self._out_of_memory_kills: int | None = 0 if fresh else None
+        """As of the last look; None: not looked yet, and earlier ones are none of this handle's business."""
         self._end = Termination.INFRASTRUCTURE
         """What its loss is put down to, unless something better is known."""
         self.record = record
@@ -309,15 +311,17 @@ class Sandbox:
                 return self._connection
             await self.disconnect()
             self._connection = await Connection.open(await self._driver.stream(self.id), self)
+            if self._out_of_memory_kills is None:
+                await self._kills()
             return self._connection
 
     async def _kills(self) -> int:
         """Since the last look; 0 where the driver cannot tell."""
         with anyio.move_on_after(STATS_TIMEOUT_S):
             kills = (await self._driver.stats(self.id)).out_of_memory_kills or 0
-            fresh = kills - self._out_of_memory_kills
-            self._out_of_memory_kills = max(kills, self._out_of_memory_kills)
-            return max(0, fresh)
+            before = self._out_of_memory_kills
+            self._out_of_memory_kills = max(kills, before or 0)
+            return 0 if before is None else max(0, kills - before)
         return 0
 
     async def _judge(self, end: Fields) -> Termination:

@@ -314,7 +314,7 @@ class Sandboxes:
     async def _make(self, make: Callable[[str], Awaitable[SandboxRecord]], id: str | None) -> Sandbox:
         name = check_id(id, "sandbox") if id else new_id("sandbox", clock=self._clock)
         try:
-            made = Sandbox(self.driver, await make(name), self)
+            made = Sandbox(self.driver, await make(name), self, fresh=id is None)
             self._made.add(name)
             return made
         except BaseException:

@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -19,11 +20,22 @@ from hypothesis import strategies as st
 
 from ropewalk.core.errors import CallerError, IntegrityError, UnavailableError
 from ropewalk.core.ids import new_id
+from ropewalk.core.records import canonical_bytes
 from ropewalk.sandbox.contract import SandboxRecord, SandboxSpec
-from ropewalk.sandbox.drivers.process import bubblewrap, cgroups, diagnosis, kernel, plan, processes, seccomp, spawner
+from ropewalk.sandbox.drivers.process import (
+    bubblewrap,
+    cgroups,
+    diagnosis,
+    figures,
+    kernel,
+    plan,
+    processes,
+    seccomp,
+    spawner,
+)
 from ropewalk.sandbox.drivers.process.client import Channel
 from ropewalk.sandbox.drivers.process.driver import ProcessDriver
-from ropewalk.sandbox.drivers.process.folders import IDS, Folders
+from ropewalk.sandbox.drivers.process.folders import IDS, Folder, Folders, Processes
 from ropewalk.store.layout import Layout
 from ropewalk.testing.users import run_as
 
@@ -332,3 +344,34 @@ def test_an_end_that_nobody_will_ask_for_is_known_as_such() -> None:
         assert sandbox.disregarded()
         channel.close()
         assert not sandbox.disregarded()
+
+
+def dead_folder(tmp_path: Path) -> Folder:
+    """Of a sandbox whose bubblewrap is gone and whose spawner has not written down yet how it ended."""
+    (tmp_path / "processes.json").write_bytes(
+        canonical_bytes(Processes(pid=2**22 + 1, started=1, init_pid=2**22 + 2, init_started=1, groups={}))
+    )
+    return Folder(tmp_path)
+
+
+def test_a_dead_sandboxs_last_figures_are_waited_for(tmp_path: Path) -> None:
+    folder = dead_folder(tmp_path)
+
+    def write() -> None:
+        (tmp_path / "end.json.new").write_bytes(b'{"out_of_memory_kills":1}')
+        (tmp_path / "end.json.new").rename(tmp_path / "end.json")
+
+    timer = threading.Timer(0.2, write)
+    timer.start()
+    assert figures.of(folder).out_of_memory_kills == 1
+    timer.join()
+
+
+def test_last_figures_that_never_come_are_not_waited_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(figures, "END_WAIT_S", 0.05)
+    assert figures.of(dead_folder(tmp_path)).out_of_memory_kills is None
+    started = time.monotonic()
+    (tmp_path / "processes.json").unlink()
+    monkeypatch.setattr(figures, "END_WAIT_S", 60.0)
+    assert figures.of(Folder(tmp_path)).out_of_memory_kills is None
+    assert time.monotonic() - started < 30

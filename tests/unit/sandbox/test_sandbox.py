@@ -425,6 +425,20 @@ async def test_a_kill_for_memory_is_told_from_another(sandbox: Sandbox, service:
     assert (await sandbox.exec("sh -c 'kill -9 $$'; exit 137")).termination is Termination.FINISHED  # the old one
 
 
+async def test_an_earlier_kill_for_memory_is_none_of_a_later_handles_business(
+    sandbox: Sandbox, service: Sandboxes
+) -> None:
+    assert isinstance(service.driver, UnsandboxedDriver)
+    service.driver.out_of_memory_kills = 3
+    other = await service.open(sandbox.id)
+    assert (await other.exec("kill -9 $$")).termination is Termination.FINISHED
+    service.driver.out_of_memory_kills += 1
+    assert (await other.exec("kill -9 $$")).termination is Termination.OUT_OF_MEMORY
+    await other.disconnect()
+    assert (await other.exec("kill -9 $$")).termination is Termination.FINISHED
+    await other.disconnect()
+
+
 @pytest.mark.parametrize("kills", [0, 1])
 async def test_the_death_of_a_sandbox_is_an_exception_for_all_who_wait(
     sandbox: Sandbox, service: Sandboxes, kills: int

@@ -101,7 +101,7 @@ class ProcessDriver:
                 lambda: snapshots.save(self.layers, folder, record, label=label, now_s=self._clock.now_s())
             )
         except SandboxGoneError as error:
-            raise self._gone(id, error) from error
+            raise await self._gone(id, error) from error
 
     async def destroy(self, id: str) -> None:
         """See the contract."""
@@ -145,7 +145,7 @@ class ProcessDriver:
         try:
             return await UNIXSocketStream.from_socket(self._folders.of(id).connect())
         except SandboxGoneError as error:
-            raise self._gone(id, error) from error
+            raise await self._gone(id, error) from error
 
     async def reap(self) -> tuple[str, ...]:
         """See the contract. Also removes what a crash left of layers and control groups."""
@@ -253,12 +253,12 @@ class ProcessDriver:
             connection.close()
             raise
 
-    def _gone(self, id: str, error: SandboxGoneError) -> SandboxGoneError:
+    async def _gone(self, id: str, error: SandboxGoneError) -> SandboxGoneError:
         """The same, with the reason of the end where it is known."""
         live = self._live.get(id)
         while live is not None and live.channel.now() is not None:
             pass
-        end = self._folders.of(id).end()
+        end = await anyio.to_thread.run_sync(figures.end_of, self._folders.of(id))
         if end is not None and end.out_of_memory_kills:
             return SandboxGoneError(f"Sandbox {id} ran out of memory.", termination=Termination.OUT_OF_MEMORY)
         return error

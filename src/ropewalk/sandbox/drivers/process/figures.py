@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import time
 from contextlib import suppress
 from pathlib import Path
 
 from ropewalk.sandbox.contract import SandboxStats
 from ropewalk.sandbox.drivers.process import cgroups, processes
-from ropewalk.sandbox.drivers.process.folders import Folder, Processes
+from ropewalk.sandbox.drivers.process.folders import End, Folder, Processes
 
 _TICKS = os.sysconf("SC_CLK_TCK")
+END_WAIT_S = 1.0
 
 
 def of(folder: Folder) -> SandboxStats:
@@ -34,8 +36,20 @@ def of(folder: Folder) -> SandboxStats:
     )
 
 
+def end_of(folder: Folder) -> End | None:
+    """The last figures of a sandbox that has just died: the spawner writes them some moments later, and nobody may take
+    their absence for a death without a reason. None: nobody saw it end, or it never started."""
+    deadline = time.monotonic() + END_WAIT_S
+    while (end := folder.end()) is None and time.monotonic() < deadline:
+        found = folder.processes()
+        if found is None or found.alive():
+            break
+        time.sleep(0.005)
+    return end
+
+
 def _last(folder: Folder) -> SandboxStats:
-    end = folder.end()
+    end = end_of(folder)
     return SandboxStats(
         cpu_s=end.cpu_s if end else None,
         cpu_wait_s=end.cpu_wait_s if end else None,
