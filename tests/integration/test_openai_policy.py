@@ -20,7 +20,7 @@ from ropewalk.core.outcomes import Termination
 from ropewalk.rollout.episodes.context import AgentContext
 from ropewalk.rollout.plan import OpenAISettings, PolicyName, RunPlan
 from ropewalk.rollout.policies.contract import PolicyFailedError
-from ropewalk.rollout.policies.model.client import ChatClient
+from ropewalk.rollout.policies.model.client import DEAD_AFTER, ChatClient
 from ropewalk.rollout.policies.model.policy import OpenAIPolicy
 from tests.unit.rollout.test_contexts import play
 from tests.unit.rollout.worlds import FIXED
@@ -257,18 +257,35 @@ async def test_dropped_connections(tmp_path: Path) -> None:
     assert played.trouble is None and len(pauses) == 2
 
 
-async def test_an_unreachable_port_fails_fast_once_it_is_known(tmp_path: Path) -> None:
+async def test_an_endpoint_that_fails_again_and_again_is_taken_for_dead(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     pauses = Pauses()
     client = ChatClient(settings(f"http://127.0.0.1:{port}/v1", attempts_max=4), sleep=pauses)
-    for _ in range(5):
+    for number in range(1, 5):
         with pytest.raises(PolicyFailedError) as caught:
             await client.complete([], [], tokens_max=1, seed=0)
         assert caught.value.cause == "endpoint_unreachable" and not caught.value.retriable
+        assert caught.value.for_all == (number >= DEAD_AFTER)
     await client.close()
-    assert len(pauses) == 3 * 3, "after three failures in a row each request tries once"
+
+
+@pytest.mark.parametrize(("status", "dead"), [(401, True), (403, True), (404, True), (400, False), (422, False)])
+async def test_a_request_that_is_refused_says_nothing_of_others_unless_nobody_is_let_in(
+    status: int, dead: bool
+) -> None:
+    async with serving(*[http({}, status)] * DEAD_AFTER, DONE, http({}, status)) as server:
+        client = ChatClient(settings(server.url))
+        for number in range(1, DEAD_AFTER + 1):
+            with pytest.raises(PolicyFailedError) as caught:
+                await client.complete([], [], tokens_max=1, seed=0)
+            assert caught.value.for_all == (dead and number == DEAD_AFTER)
+        await client.complete([], [], tokens_max=1, seed=0)
+        with pytest.raises(PolicyFailedError) as caught:
+            await client.complete([], [], tokens_max=1, seed=0)
+        assert not caught.value.for_all, "an answer in between starts the count anew"
+        await client.close()
 
 
 @pytest.mark.parametrize("url", ["ftp://h/v1", "nonsense", "http://", "http://user:pass@h/v1", "http://[::1"])

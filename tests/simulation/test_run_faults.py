@@ -32,7 +32,7 @@ from ropewalk.rollout.episodes.shelf import Shelf
 from ropewalk.rollout.events import EpisodeStarted, Event, RunEnded
 from ropewalk.rollout.journal import RunJournal
 from ropewalk.rollout.plan import Plan, PolicyName, RunPlan
-from ropewalk.rollout.policies.contract import ContextKind, PolicyEnd
+from ropewalk.rollout.policies.contract import ContextKind, PolicyEnd, PolicyFailedError
 from ropewalk.rollout.policies.fixed import NoopPolicy, OraclePolicy
 from ropewalk.rollout.rows import EpisodeRow, EpisodeState
 from ropewalk.rollout.run import RunLoop
@@ -255,6 +255,43 @@ async def test_a_task_that_cannot_be_made_ready_is_refused_alone(folder: Path) -
     await work(durable, journal, run_id)  # the machine has room again
     assert {row.id: row.value for row in journal.episodes(run_id)} == expected(journal, run_id)
     assert journal.run(run_id).state == "complete"
+
+
+class Unreachable(Scripted):
+    """Its endpoint dies after some episodes, and comes back."""
+
+    name = "search(scripted)"
+
+    def __init__(self) -> None:
+        self.left = 2
+        self.failed = 0
+
+    async def run(self, context: AgentContext) -> PolicyEnd | None:
+        if self.left == 0:
+            self.failed += 1
+            raise PolicyFailedError(
+                "nobody there", cause="endpoint_unreachable", retriable=False, for_all=self.failed >= 2,
+                next_step="start it.",
+            )  # fmt: skip
+        self.left -= 1
+        return await super().run(context)
+
+
+async def test_a_dead_endpoint_stops_the_run_instead_of_using_it_up(folder: Path) -> None:
+    durable, seen = Durable(folder), Observed()
+    journal = durable.journal()
+    run_id = begin(durable, journal)
+    policy = Unreachable()
+    loop = RunLoop(durable.world(), journal, run_id, policies={**POLICIES, "search": policy}, observe=seen)
+    with pytest.raises(UnavailableError, match=f"start it. Then go on: ropewalk run --resume {run_id}"):
+        await loop.work()
+    assert isinstance(seen[-1], RunEnded) and seen[-1].state == "interrupted"
+    assert journal.run(run_id).state == "open"
+    policy.left = 100
+    await RunLoop(durable.world(), journal, run_id, policies={**POLICIES, "search": policy}).work()
+    check(durable, journal, run_id)
+    unscored = [row for row in journal.episodes(run_id) if row.value is None]
+    assert len(unscored) <= 1, "only those that failed before it was known"
 
 
 OWN_DOING = [("write", CallerError("too long")), ("exec", CallerError("a request of 2 MiB")),

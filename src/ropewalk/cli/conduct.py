@@ -123,10 +123,13 @@ def next_commands(summary: RunSummary) -> None:
             (f"ropewalk episode show {unpaid[0].episode}", "what an unpaid episode did"),
             (f"ropewalk episode attach {unpaid[0].episode}", "a shell in its sandbox, as it was"),
         ]
-    if summary.state != "complete":
+    missing = any(line.reward is None for line in summary.episodes)
+    if missing:
         commands.append((f"ropewalk run --resume {summary.run}", "go on with what is missing"))
     width = max(len(command) for command, _ in commands)
     say()
     say("Next:")
     for command, why in commands:
         say(f"  {command:<{width}}  # {why}")
+    if summary.state != "complete" and not missing:
+        say("Every episode of this run is decided; what is unscored stays so. Mend the cause and start a new run.")

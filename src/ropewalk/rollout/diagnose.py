@@ -34,10 +34,14 @@ _INFRASTRUCTURE = {
     "endpoint_overloaded": "lower policy.openai.concurrency.",
     "endpoint_garbage": "ask the endpoint with curl: its answers are no chat completions.",
     "endpoint_refused": "check the model's name and the key's reference.",
-    "cost_cap": "raise policy.openai.cost_usd_max, then resume a new run.",
+    "cost_cap": "raise policy.openai.cost_usd_max, then start a new run: what is unscored stays so.",
     "policy_crashed": "read the log: the policy itself raised.",
     "starved": "lower run.concurrency: the machine gives gradings too little CPU.",
 }
+
+
+_FOR_GOOD = frozenset({"budget_sandbox_s", "snapshot_lost"})
+"""Causes that a resume of the same plan only finds again."""
 
 
 def findings_of(loaded: LoadedRun) -> tuple[Finding, ...]:
@@ -149,10 +153,14 @@ def _refused(loaded: LoadedRun) -> Iterator[Finding]:
     refused = [group for group in loaded.groups if group.state == "refused"]
     if refused:
         causes = Counter(group.cause for group in refused)
+        open_groups = {r.row.group_id for r in loaded.results if r.reward is None}
+        resumable = any(group.id in open_groups and group.cause not in _FOR_GOOD for group in refused)
         yield _finding(
             FindingKind.GROUP_REFUSED, Severity.WARNING, [group.id for group in refused],
             f"{len(refused)} of {len(loaded.groups)} groups are refused: {_listed(causes)}.",
-            f"mend the cause, then `ropewalk run --resume {loaded.row.run}` plays what was not played yet.",
+            f"mend the cause, then `ropewalk run --resume {loaded.row.run}` plays what was not played yet."
+            if resumable
+            else "mend the cause, then start a new run: everything in this one is decided.",
         )  # fmt: skip
 
 

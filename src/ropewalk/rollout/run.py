@@ -29,7 +29,7 @@ from ropewalk.rollout.episodes.play import Attempt, Played, Trouble
 from ropewalk.rollout.episodes.shelf import Shelf, ready, scratch
 from ropewalk.rollout.journal import RunJournal
 from ropewalk.rollout.judging import RETRY_PAUSE_S, Judging
-from ropewalk.rollout.policies.contract import Policy, SupportsSpending
+from ropewalk.rollout.policies.contract import Policy, PolicyFailedError, SupportsSpending
 from ropewalk.rollout.ports import RunWorld
 from ropewalk.rollout.rows import EpisodeRow, EpisodeState, FailureRow, RunRow, TaskRow
 from ropewalk.rollout.sealing import Sealer
@@ -72,7 +72,8 @@ class RunLoop:
         Cancelling it (Ctrl-C) ends every sandbox and leaves the run resumable.
 
         Raises:
-            UnavailableError: another process works on this run, or the journal cannot be written.
+            UnavailableError: another process works on this run, the journal cannot be written, or what a policy needs
+                fails for all its episodes: those that are not played yet stay so.
             IntegrityError: stored records or the log are damaged.
         """
         with self._journal.own(self._run):
@@ -260,6 +261,11 @@ class RunLoop:
             )
             try:
                 played = await one.play()
+            except PolicyFailedError as error:
+                raise UnavailableError(
+                    f"The run is stopped before more of it goes unscored: {error.message}",
+                    next_step=f"{error.next_step} Then go on: ropewalk run --resume {self._run}".strip(),
+                ) from error
             finally:
                 with anyio.CancelScope(shield=True):
                     await self._shelf.release(scratch(row.id))

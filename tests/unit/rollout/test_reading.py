@@ -131,6 +131,8 @@ async def test_an_unreachable_endpoint_is_no_zero(tmp_path: Path) -> None:
     lost = [line for line in lines if line["policy"].startswith("openai")]
     assert all(line["reward"] is None and not line["mask"]["loss"] and line["mask"]["unscored"] for line in lost)
     assert {line["cause"] for line in lost} == {"endpoint_unreachable"}
+    refused = next(each for each in findings if each.kind is FindingKind.GROUP_REFUSED)
+    assert "new run" in refused.next_step and "--resume" not in refused.next_step, "a resume would find nothing to do"
     assert all(failure.attempt == 1 for failure in journal.failures(run)), "it cannot be mended by trying again"
 
 

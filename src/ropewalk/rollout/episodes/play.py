@@ -72,6 +72,7 @@ class Attempt:
 
         Raises:
             IntegrityError: stored bytes are damaged; stop the run.
+            PolicyFailedError: what the policy needs fails for all episodes now; stop the run, to go on later.
         """
         clock = self._world.clock
         started_s, started = clock.now_s(), clock.monotonic_s()
@@ -89,6 +90,8 @@ class Attempt:
             if error.termination.ours:
                 trouble = Trouble(cause="sandbox_lost", detail=error.message)
         except PolicyFailedError as error:
+            if error.for_all:
+                raise
             trouble = Trouble(cause=error.cause, detail=error.message, retriable=error.retriable)
         except UnavailableError as error:
             trouble = Trouble(cause="unavailable", detail=error.message)

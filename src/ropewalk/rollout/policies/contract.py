@@ -35,12 +35,16 @@ class PolicyEnd(Record):
 class PolicyFailedError(UnavailableError):
     """Something that the policy needs from outside (a model endpoint) failed for good: the episode is not scored."""
 
-    def __init__(self, message: str, *, cause: str, retriable: bool = True, next_step: str = "") -> None:
+    def __init__(
+        self, message: str, *, cause: str, retriable: bool = True, for_all: bool = False, next_step: str = ""
+    ) -> None:
         super().__init__(message, next_step=next_step)
         self.cause = cause
         """Typed, for the reward: `endpoint_unreachable`, `endpoint_garbage`, `endpoint_refused`, `cost_cap`."""
         self.retriable = retriable
         """Whether a new attempt of the episode can help."""
+        self.for_all = for_all
+        """Whether every other episode would fail for the same reason now: the run stops here, and can be resumed."""
 
 
 ContextT_contra = TypeVar("ContextT_contra", contravariant=True)

@@ -24,8 +24,10 @@ BACKOFF_S = 0.5
 BACKOFF_S_MAX = 30.0
 RETRY_AFTER_S_MAX = 120.0
 DEAD_AFTER = 3
-"""Requests in a row that failed with all their retries; after them one try each must do, until one succeeds."""
+"""Requests in a row that failed with all their retries, or that the endpoint would not let in: it is taken for dead,
+and the run stops before it makes an unscored episode of all that is left."""
 _AGAIN = {408, 409, 425, 429}
+_NOT_LET_IN = {401, 403, 404}
 _FULL = ("context_length_exceeded", "maximum context length", "context window")
 
 log = logging.getLogger(__name__)
@@ -116,7 +118,7 @@ class ChatClient:
         return completion, prompt, answered
 
     async def _with_retries(self, data: bytes) -> Completion:
-        tries = 1 if self._failed_in_row >= DEAD_AFTER else self._settings.attempts_max
+        tries = self._settings.attempts_max
         for attempt in range(1, tries + 1):
             cap = self._settings.cost_usd_max
             if cap is not None and self._cost_usd >= cap:
@@ -131,11 +133,11 @@ class ChatClient:
             except _Again as again:
                 log.info("chat completion failed (%s), try %d of %d: %s", again.cause, attempt, tries, again.detail)
                 if attempt == tries:
-                    self._failed_in_row += 1
                     raise PolicyFailedError(
                         f"{self._url} gave no completion in {tries} tries: {again.detail}.",
                         cause=again.cause,
                         retriable=False,
+                        for_all=self._is_dead(),
                         next_step="check base_url and that the model server runs.",
                     ) from again
                 await self._sleep(self._pause_s(attempt, again.retry_after_s))
@@ -168,8 +170,14 @@ class ChatClient:
             f"{self._url} refuses the request: {detail}.",
             cause="endpoint_refused",
             retriable=False,
+            for_all=status in _NOT_LET_IN and self._is_dead(),
             next_step="check the model's name, the key's reference and base_url.",
         )
+
+    def _is_dead(self) -> bool:
+        """Counts a failure; whether there were too many in a row."""
+        self._failed_in_row += 1
+        return self._failed_in_row >= DEAD_AFTER
 
     def _pause_s(self, attempt: int, retry_after_s: float | None) -> float:
         backoff_s = min(BACKOFF_S * 2.0 ** (attempt - 1), BACKOFF_S_MAX) * self._chance.uniform(0.5, 1.0)

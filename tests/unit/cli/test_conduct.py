@@ -1,0 +1,33 @@
+"""What is said after a run: only commands that do what is said of them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ropewalk.cli.conduct import next_commands
+
+
+def line(*, value: float | None, reward: str | None) -> SimpleNamespace:
+    return SimpleNamespace(episode="episode:1", policy="search", steps=1, value=value, reward=reward)
+
+
+@pytest.mark.parametrize(
+    ("state", "lines", "resume", "anew"),
+    [
+        ("complete", [line(value=1.0, reward="reward:1")], False, False),
+        ("incomplete", [line(value=1.0, reward="reward:1"), line(value=None, reward=None)], True, False),
+        ("incomplete", [line(value=None, reward="reward:1"), line(value=0.0, reward="reward:2")], False, True),
+        ("open", [line(value=None, reward=None)], True, False),
+    ],
+    ids=["complete", "not all played", "all sealed, some unscored", "nothing played"],
+)
+def test_a_resume_is_offered_where_it_finds_something_to_do(
+    capsys: pytest.CaptureFixture[str], state: str, lines: list[SimpleNamespace], resume: bool, anew: bool
+) -> None:
+    summary: Any = SimpleNamespace(run="run:1", state=state, episodes=tuple(lines))
+    next_commands(summary)
+    said = "".join(capsys.readouterr())
+    assert ("--resume" in said, "start a new run" in said) == (resume, anew)
