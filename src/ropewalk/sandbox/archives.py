@@ -7,8 +7,10 @@ are bounded while reading, so that a small archive cannot fill the disk.
 from __future__ import annotations
 
 import bz2
+import errno
 import gzip
 import lzma
+import math
 import os
 import tarfile
 import tempfile
@@ -33,6 +35,11 @@ _PACKERS: dict[bytes, Callable[[Path], Any]] = {
     b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\0": lzma.open,
 }  # fmt: skip
 """By the first bytes of a packed file."""
+_TIME_S_MAX = 2**33
+"""Of a member's time, which extended headers may set to anything: more than a file system keeps."""
+_DAMAGED = (tarfile.TarError, EOFError, ValueError, OverflowError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
+_UNFIT = (errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL, errno.EILSEQ, errno.EMLINK)
+"""Errors that a member's own name or target brings about."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -54,10 +61,14 @@ def unpack(path: Path, destination: Path) -> Owner:
                     raise CallerError(f"{path.name} holds more than {limits.TREE_MEMBERS_MAX} members "
                                       f"or {limits.TREE_BYTES_MAX} bytes.")  # fmt: skip
                 _member(archive, member, root)
-    except (tarfile.TarError, EOFError, ValueError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
+    except _DAMAGED as error:
         raise CallerError(f"{path.name} is not a whole tar archive: {error}.") from error
     except (FileNotFoundError, IsADirectoryError) as error:
         raise CallerError(f"{path} cannot be read: {error.strerror}.") from error
+    except OSError as error:
+        if error.errno not in _UNFIT:
+            raise
+        raise CallerError(f"{path.name} holds a member that cannot be written: {error.strerror}.") from error
     finally:
         os.close(root)
     return as_is if privilege.is_root() else as_root
@@ -146,7 +157,8 @@ def _member(archive: tarfile.TarFile, member: tarfile.TarInfo, root: int) -> Non
         if not member.issym():
             # A folder stays open to its owner while members may still come.
             os.chmod(name, member.mode & 0o1777 | (0o700 if member.isdir() else 0), dir_fd=folder)
-        os.utime(name, ns=(0, int(member.mtime * 1e9)), dir_fd=folder, follow_symlinks=False)
+        time_s = min(max(member.mtime, 0), _TIME_S_MAX) if math.isfinite(member.mtime) else 0
+        os.utime(name, ns=(0, int(time_s * 1e9)), dir_fd=folder, follow_symlinks=False)
     except (FileNotFoundError, NotADirectoryError, IndexError) as error:
         raise CallerError(f"The archive's member {member.name[:200]!r} refers to what is not there.") from error
     finally:

@@ -92,6 +92,48 @@ def test_an_archive_that_leaves_its_folder_is_refused(
     assert not list((tmp_path / "state/images").glob(".staging-*"))
 
 
+TIMES = ["inf", "-inf", "nan", "1e30", "-1e30", "9" * 400, "-1", "1.5", "x", ""]
+
+
+@pytest.mark.parametrize("time", TIMES)
+@pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE], ids=repr)
+def test_a_member_of_any_time_is_taken(images: ImageStore, tmp_path: Path, time: str, kind: bytes) -> None:
+    path = archive(tmp_path / "a.tar", (member("x", kind, linkname="y", pax_headers={"mtime": time}), b""))
+    assert images.from_tar(path).layers
+
+
+HEADERS = [{name: value} for name in ("uid", "gid", "size", "path", "linkpath", "uname")
+           for value in ("inf", "-1", "9" * 400, "1e30", "x" * 300, "x/" * 3000, "\udcff", "")]  # fmt: skip
+
+
+@pytest.mark.parametrize("headers", HEADERS, ids=lambda headers: str(headers)[:20])
+@pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE], ids=repr)
+def test_extended_headers_make_an_image_or_a_caller_error(
+    images: ImageStore, tmp_path: Path, headers: dict[str, str], kind: bytes
+) -> None:
+    path = archive(tmp_path / "a.tar", (member("x", kind, linkname="y", pax_headers=headers), b""), (member("z"), b"z"))
+    try:
+        images.from_tar(path)
+    except CallerError:
+        assert not list(images.records())
+    assert not list((tmp_path / "state/images").glob(".staging-*"))
+
+
+@pytest.mark.parametrize(
+    "info",
+    [
+        member("x" * 256), member("d" * 256 + "/x"), member("x", tarfile.SYMTYPE, linkname="y" * 5000),
+        member("x" * 256, tarfile.DIRTYPE), member("x", tarfile.LNKTYPE, linkname="y" * 5000),
+    ],
+    ids=["file", "folder above", "link", "folder", "hard link"],
+)  # fmt: skip
+def test_names_that_no_file_system_has_are_the_archives_fault(
+    images: ImageStore, tmp_path: Path, info: tarfile.TarInfo
+) -> None:
+    with pytest.raises(CallerError):
+        images.from_tar(archive(tmp_path / "a.tar", (info, b"")))
+
+
 def test_a_symbolic_link_in_the_place_of_a_file_is_replaced_not_followed(images: ImageStore, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.write_text("safe")
