@@ -153,7 +153,7 @@ def _refused(loaded: LoadedRun) -> Iterator[Finding]:
     refused = [group for group in loaded.groups if group.state == "refused"]
     if refused:
         causes = Counter(group.cause for group in refused)
-        open_groups = {r.row.group_id for r in loaded.results if r.reward is None}
+        open_groups = {r.row.group_id for r in loaded.episodes if r.reward is None}
         resumable = any(group.id in open_groups and group.cause not in _FOR_GOOD for group in refused)
         yield _finding(
             FindingKind.GROUP_REFUSED, Severity.WARNING, [group.id for group in refused],

@@ -26,7 +26,7 @@ def flatten(layers: LayerStore, digests: Sequence[str]) -> LayerRecord:
     but linked, where the file system can: layers never change.
 
     Raises:
-        CallerError: there is no such layer.
+        CallerError: there is no such layer, or the result is past the limits `TREE_*`.
         IntegrityError: a layer's manifest is not what its digest says.
         UnavailableError: no room. Nothing is left behind.
     """

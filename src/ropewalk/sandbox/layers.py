@@ -17,6 +17,7 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
+from ropewalk.core import limits
 from ropewalk.core.errors import CallerError, IntegrityError, RopewalkError
 from ropewalk.core.paths import parts_below
 from ropewalk.core.records import Record, canonical_bytes, decode_own
@@ -68,13 +69,15 @@ class LayerStore:
             path: a folder, or a descriptor of one.
             owner: translates owners; by default everything belongs to root.
             without: relative paths left out with all below them.
-            bytes_max: of all files, holes counted; by default `limits.TREE_BYTES_MAX`.
+            bytes_max: of all files, holes counted; by default and at most `limits.TREE_BYTES_MAX`, since more is never
+                read again.
             transient: whether only snapshots need it, so that `discard` may remove it.
 
         Raises:
             CallerError: no readable folder, or past the limits `TREE_*`.
             UnavailableError: no room. Nothing is left behind.
         """
+        bytes_max = limits.TREE_BYTES_MAX if bytes_max is None else min(bytes_max, limits.TREE_BYTES_MAX)
         with staging_folder(self._root, "layer") as staging:
             tree = trees.copy(path, staging / "tree", owner=owner, without=without, bytes_max=bytes_max)
             return self._keep(staging, tree, transient=transient)
@@ -111,6 +114,7 @@ class LayerStore:
         `transient` as in `add_tree`.
 
         Raises:
+            CallerError: past the limits `TREE_*`.
             UnavailableError: no room. Nothing is left behind.
         """
         with staging_folder(self._root, "layer") as staging:
@@ -245,6 +249,11 @@ class LayerStore:
         return locked(self._root / ".lock")
 
     def _keep(self, staging: Path, tree: Tree, *, transient: bool = False) -> LayerRecord:
+        if tree.size > limits.TREE_BYTES_MAX or len(tree.entries) > limits.TREE_MEMBERS_MAX:
+            raise CallerError(  # `verify` would take it for a damaged one
+                f"A layer of {tree.size} bytes and {len(tree.entries)} members; {limits.TREE_BYTES_MAX} and "
+                f"{limits.TREE_MEMBERS_MAX} are allowed."
+            )
         manifest = tree.manifest
         digest = hashlib.sha256(manifest).hexdigest()
         record = LayerRecord(digest=digest, bytes=tree.size, files=len(tree.entries), skipped=tree.skipped)

@@ -144,6 +144,26 @@ def test_bounds_hold(store: LayerStore, tmp_path: Path, monkeypatch: pytest.Monk
     assert not list((tmp_path / "state/layers").iterdir())
 
 
+@pytest.mark.parametrize("way", ["copied", "with a larger bound", "made of several"])
+def test_what_is_stored_can_be_read_again(
+    store: LayerStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """A layer past what `verify` reads would be stored, and then be called damaged for ever."""
+    monkeypatch.setattr(limits, "TREE_BYTES_MAX", 1000)
+    kept = []
+    with pytest.raises(CallerError, match="1000"):
+        if way == "made of several":
+            kept = [store.add_files({str(number): bytes(400)}).digest for number in range(3)]
+            flatten.flatten(store, kept)
+        else:
+            (tmp_path / "tree").mkdir()
+            (tmp_path / "tree" / "file").write_bytes(bytes(1500))
+            store.add_tree(tmp_path / "tree", bytes_max=2000 if way == "with a larger bound" else None)
+    assert store.digests() == set(kept)
+    for digest in store.digests():
+        store.verify(digest)
+
+
 def test_unknown_layers_and_sources_are_refused(store: LayerStore, tmp_path: Path) -> None:
     for digest in ("0" * 64, "", "../../etc", "x" * 64):
         with pytest.raises(CallerError):
