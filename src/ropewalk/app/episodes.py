@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import fcntl
 import posixpath
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Final
+
+import anyio
 
 from ropewalk.app.custody import Custody
 from ropewalk.app.records import episode_of, task_of
@@ -26,6 +29,9 @@ from ropewalk.store.records import read_record
 
 TOOLS: Final = frozenset({"shell", "read", "edit"})
 """Calls that run in the sandbox; others (`answer`, a search's edits) are recorded by the files they left."""
+
+_KIND: Final = "attach"
+_LEASE: Final = ".lease"
 
 
 class StepAgain(Record):
@@ -102,15 +108,46 @@ async def state_at(
         async with await sandboxes.fork(snapshot) as sandbox:
             yield sandbox, f"the very state, from {snapshot}"
         return
-    owner = new_id("attach")
-    try:
-        kept = shelf.exists(record.snapshot)
-        ready = record.snapshot if kept else (await make_ready(world, task, shelf, owner)).id
-        async with await sandboxes.fork(ready) as sandbox:
-            await _write(sandbox, custody, task, files_after(record, step))
-            yield sandbox, "rebuilt from the task and the recorded files; what else the episode left is not there"
-    finally:
-        await shelf.release(owner)
+    with _lease(custody) as owner:
+        try:
+            kept = shelf.exists(record.snapshot)
+            ready = record.snapshot if kept else (await make_ready(world, task, shelf, owner)).id
+            async with await sandboxes.fork(ready) as sandbox:
+                await _write(sandbox, custody, task, files_after(record, step))
+                yield sandbox, "rebuilt from the task and the recorded files; what else the episode left is not there"
+        finally:
+            with anyio.CancelScope(shield=True):
+                await shelf.release(owner)
+
+
+async def release_forgotten(sandboxes: Sandboxes, custody: Custody) -> None:
+    """Lets go of states that `state_at` held in processes that were killed."""
+    for lease in custody.layout.runs.glob(f"{_KIND}-*{_LEASE}"):
+        with suppress(FileNotFoundError), lease.open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            with anyio.CancelScope(shield=True):
+                await Shelf(sandboxes, custody.journal).release(lease.name.removesuffix(_LEASE).replace("-", ":", 1))
+            lease.unlink(missing_ok=True)
+
+
+@contextmanager
+def _lease(custody: Custody) -> Iterator[str]:
+    """An owner of snapshots that is known to be gone once this process is: its lock goes then."""
+    owner = new_id(_KIND)
+    folder = custody.layout.runs
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    lease = folder / f"{owner.replace(':', '-')}{_LEASE}"
+    fresh = lease.with_name(f".{lease.name}")
+    with fresh.open("xb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        fresh.rename(lease)  # only now, that it is held, others see it
+        try:
+            yield owner
+        finally:
+            lease.unlink(missing_ok=True)
 
 
 async def play_again(

@@ -15,6 +15,7 @@ from anyio.abc import TaskGroup
 
 from ropewalk.app.building import Built, Sources, build_tasks, plan_build
 from ropewalk.app.custody import Custody
+from ropewalk.app.episodes import release_forgotten
 from ropewalk.app.machines import Machines
 from ropewalk.app.runs import Run
 from ropewalk.app.task_store import TaskStore
@@ -72,6 +73,7 @@ class Ropewalk:
             machines = Machines(custody, driver=driver)
             try:
                 await machines.sandboxes.reap()
+                await release_forgotten(machines.sandboxes, custody)
                 async with anyio.create_task_group() as group:
                     try:
                         yield cls(custody, machines, group)
