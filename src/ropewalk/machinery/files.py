@@ -39,7 +39,8 @@ def replacing(
     Raises:
         UnavailableError: it cannot be written. What was there before still is, and nothing is left beside it.
     """
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    name = os.fsdecode(os.fsencode(path.name)[:200])  # its own may be as long as names get
+    temporary = path.with_name(f".{name}.{secrets.token_hex(8)}")
     try:
         if parents:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

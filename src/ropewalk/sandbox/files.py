@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
 from typing import Final, Literal
 
 import anyio
@@ -150,7 +150,7 @@ async def read_files(
     return [b"".join(pieces) for pieces in contents]
 
 
-async def write_files(connection: Connection, files: Iterable[tuple[str, bytes | Iterable[bytes], int]]) -> None:
+async def write_files(connection: Connection, files: Iterable[tuple[str, bytes | AsyncIterable[bytes], int]]) -> None:
     """Path, content (whole or in pieces) and mode of each. Every one appears whole or not at all, with the folders
     above it; all belong to the agent's user.
 
@@ -161,28 +161,41 @@ async def write_files(connection: Connection, files: Iterable[tuple[str, bytes |
     call = _Call(bytes_max=64 * limits.KIB)
     channel = 0
     names = []
-    for path, content, mode in files:
-        names.append(path)
-        head = _path(path) + field(Key.MODE, mode)
-        if channel == 0:
-            channel = connection.request(FrameKind.WRITE, head, call)
-        else:
-            connection.send(FrameKind.WRITE, channel, head)
-        for piece in (content,) if isinstance(content, bytes) else content:
-            view = memoryview(piece)
-            while view and not call.over.is_set():
-                connection.send(FrameKind.DATA, channel, bytes(view[:DATA_BYTES_MAX]))
-                view = view[DATA_BYTES_MAX:]
-                with anyio.move_on_after(limits.FILE_CALL_TIMEOUT_S) as patience:
-                    await connection.drain()
-                if patience.cancelled_caught:
-                    raise await connection.give_up("its agent took no more of a file")
+    try:
+        for path, content, mode in files:
+            names.append(path)
+            head = _path(path) + field(Key.MODE, mode)
+            if channel == 0:
+                channel = connection.request(FrameKind.WRITE, head, call)
+            else:
+                connection.send(FrameKind.WRITE, channel, head)
+            if isinstance(content, bytes):
+                await _send_data(connection, channel, call, content)
+                continue
+            async for piece in content:
+                await _send_data(connection, channel, call, piece)
+    except BaseException:
+        if channel:
+            connection.release(channel)
+            connection.send(FrameKind.CLOSE, channel)
+        raise
     if channel == 0:
         return
     connection.send(FrameKind.END, channel)
     for kind, payload in await _finish(connection, channel, call):
         if kind == FrameKind.ERROR:
             raise file_error(Fields(payload), doing="write", path=", ".join(names))
+
+
+async def _send_data(connection: Connection, channel: int, call: _Call, data: bytes) -> None:
+    view = memoryview(data)
+    while view and not call.over.is_set():
+        connection.send(FrameKind.DATA, channel, bytes(view[:DATA_BYTES_MAX]))
+        view = view[DATA_BYTES_MAX:]
+        with anyio.move_on_after(limits.FILE_CALL_TIMEOUT_S) as patience:
+            await connection.drain()
+        if patience.cancelled_caught:
+            raise await connection.give_up("its agent took no more of a file")
 
 
 async def list_folder(

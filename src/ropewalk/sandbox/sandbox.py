@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
-from functools import partial
+import os
+import stat
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
-from typing import Final, Protocol, Self
+from typing import BinaryIO, Final, Protocol, Self
 
 import anyio
 
@@ -222,10 +223,20 @@ class Sandbox:
         return size
 
     async def upload(self, source: Path, path: str, *, mode: int = 0o644) -> None:
-        """A file of this machine, of any size, into the sandbox, in pieces."""
-        with source.open("rb") as opened:
-            pieces = iter(partial(opened.read, DATA_BYTES_MAX), b"")
-            await write_files(await self._connect(), [(path, pieces, mode)])
+        """A file of this machine, of any size, into the sandbox, in pieces.
+
+        Raises:
+            CallerError: it cannot be read, or is no regular file: of a pipe nobody knows when it ends.
+            FileError, DiskFullError, SandboxGoneError: as `write`.
+        """
+        with await anyio.to_thread.run_sync(_open_regular, source) as opened:
+
+            async def pieces() -> AsyncGenerator[bytes, None]:
+                while piece := await anyio.to_thread.run_sync(opened.read, DATA_BYTES_MAX):
+                    yield piece
+
+            async with aclosing(pieces()) as content:
+                await write_files(await self._connect(), [(path, content, mode)])
 
     async def list(
         self,
@@ -360,6 +371,18 @@ class Sandbox:
             except RopewalkError as error:
                 reason = f"{reason}; {error.message}"
         return SandboxGoneError(f"Sandbox {self.id} is gone: {reason}.", termination=termination)
+
+
+def _open_regular(path: Path) -> BinaryIO:
+    """Opens without ever waiting for another side."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError as error:
+        raise CallerError(f"{path} cannot be read: {error.strerror}.") from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise CallerError(f"{path} is no regular file.", next_step="write what it gives to a file first.")
+    return os.fdopen(descriptor, "rb")
 
 
 class Snapshot:

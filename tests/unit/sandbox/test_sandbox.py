@@ -394,6 +394,39 @@ async def test_removing(sandbox: Sandbox) -> None:
     assert raised.value.code == "ENOENT"
 
 
+async def test_downloads_to_one_place_do_not_meet_and_long_names_are_names(sandbox: Sandbox, tmp_path: Path) -> None:
+    place = tmp_path / "d" / ("n" * 255)
+    place.parent.mkdir()
+    for number in range(4):
+        await sandbox.write(str(number), bytes([number]) * 5_000_000)
+    await asyncio.gather(*(sandbox.download(str(number), place) for number in range(4)))
+    data = place.read_bytes()
+    assert len(data) == 5_000_000 and len(set(data)) == 1
+    assert list(place.parent.iterdir()) == [place]
+    with pytest.raises(FileError):
+        await sandbox.download("missing", place)
+    assert list(place.parent.iterdir()) == [place] and place.read_bytes() == data
+
+
+async def test_what_cannot_be_uploaded_is_the_callers_fault_and_waits_for_nobody(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path / "none", tmp_path, Path("/dev/zero")):
+        with anyio.fail_after(10), pytest.raises(CallerError):
+            await sandbox.upload(path, "x")
+    assert not await sandbox.exists("x")
+
+
+async def test_an_upload_that_breaks_off_leaves_nothing(sandbox: Sandbox, tmp_path: Path) -> None:
+    (tmp_path / "big").write_bytes(bytes(200_000_000))
+    with anyio.move_on_after(0.05) as patience:
+        await sandbox.upload(tmp_path / "big", "big")
+    assert patience.cancelled_caught
+    assert (await sandbox.exec(["true"])).ok
+    assert await sandbox.list() == ()
+
+
 async def test_what_cannot_be_written(sandbox: Sandbox) -> None:
     await sandbox.write("file", "old")
     for path, code in (("file/below", "ENOTDIR"), (".", "EISDIR"), ("/dev/null", "EEXIST"), ("/proc/x", "ENOENT")):
