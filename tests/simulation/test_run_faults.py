@@ -10,6 +10,7 @@ import os
 import random
 import tempfile
 import threading
+import traceback
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,7 +40,7 @@ from ropewalk.rollout.run import RunLoop
 from ropewalk.sandbox.contract import SandboxGoneError, SandboxSpec
 from ropewalk.sandbox.files import FileError
 from ropewalk.store.database import Database
-from tests.unit.rollout.worlds import FIXED, Durable, MemorySandboxes, Result
+from tests.unit.rollout.worlds import FIXED, Durable, MemoryBlobs, MemoryRecorder, MemorySandboxes, Result
 
 PLAN = Plan(
     run=RunPlan(policies=(PolicyName.NOOP, PolicyName.ORACLE, PolicyName.SEARCH), group=3, steps=4, concurrency=3)
@@ -559,17 +560,26 @@ async def test_the_loop_never_waits_for_the_journal(folder: Path, monkeypatch: p
     durable = Durable(folder)
     journal = durable.journal()
     run_id = begin(durable, journal, tasks=1)
-    loop_thread, threads = threading.get_ident(), set[int]()
-    inner = Database.write
+    loop_thread, elsewhere, in_the_way = threading.get_ident(), 0, list[str]()
 
-    def write(database: Database) -> Any:
-        threads.add(threading.get_ident())
-        return inner(database)
+    def watched(kind: type, name: str) -> None:
+        inner = getattr(kind, name)
 
-    monkeypatch.setattr(Database, "write", write)
+        def watch(*arguments: Any, **named: Any) -> Any:
+            nonlocal elsewhere
+            if threading.get_ident() == loop_thread:
+                in_the_way.append("".join(traceback.format_stack(limit=6)))
+            elsewhere += 1
+            return inner(*arguments, **named)
+
+        monkeypatch.setattr(kind, name, watch)
+
+    for kind, name in ((Database, "write"), (Database, "read"), (MemoryBlobs, "get"), (MemoryRecorder, "record")):
+        watched(kind, name)
     await work(durable, journal, run_id)
+    assert elsewhere and not in_the_way, in_the_way[:1]
+    monkeypatch.undo()
     check(durable, journal, run_id)
-    assert threads and loop_thread not in threads
 
 
 async def test_a_row_that_somebody_else_moved_stops_the_run(folder: Path) -> None:

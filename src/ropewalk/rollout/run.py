@@ -29,6 +29,7 @@ from ropewalk.rollout.episodes.play import Attempt, Played, Trouble
 from ropewalk.rollout.episodes.shelf import Shelf, ready, scratch
 from ropewalk.rollout.journal import RunJournal
 from ropewalk.rollout.judging import RETRY_PAUSE_S, Judging
+from ropewalk.rollout.plan import Plan
 from ropewalk.rollout.policies.contract import Policy, PolicyFailedError, SupportsSpending
 from ropewalk.rollout.ports import RunWorld
 from ropewalk.rollout.rows import EpisodeRow, EpisodeState, FailureRow, RunRow, TaskRow
@@ -57,10 +58,11 @@ class RunLoop:
         self._run = run
         self._policies = policies
         self._observe = observe
-        self._plan, self._tasks = load_run(world, journal, run)
+        self._plan: Plan
+        self._tasks: dict[str, Task]
+        self._judging: Judging
         self._materials = Materials(world)
         self._shelf = Shelf(world.sandboxes, journal)
-        self._judging = Judging(world, journal, attempts_max=self._plan.run.attempts_max, on_failure=self._failed)
         self._sealer = Sealer(world, journal, run, observe)
         self._fatal: Exception | None = None
         self._scope = anyio.CancelScope()
@@ -72,6 +74,7 @@ class RunLoop:
         Cancelling it (Ctrl-C) ends every sandbox and leaves the run resumable.
 
         Raises:
+            CallerError: there is no such run.
             UnavailableError: another process works on this run, the journal cannot be written, or what a policy needs
                 fails for all its episodes: those that are not played yet stay so.
             IntegrityError: stored records or the log are damaged.
@@ -80,12 +83,15 @@ class RunLoop:
             started = self._world.clock.monotonic_s()
             state = "interrupted"
             try:
-                self._say_started()
+                await self._load_run()
+                await self._say_started()
                 await self._forget_half_done()
                 await self._stages()
                 state = await self._close()
             finally:
-                rows = [row for row in self._journal.episodes(self._run) if row.state is EpisodeState.SEALED]
+                with anyio.CancelScope(shield=True):
+                    all_rows = await in_thread(self._journal.episodes, self._run)
+                rows = [row for row in all_rows if row.state is EpisodeState.SEALED]
                 self._observe(
                     events.RunEnded(
                         run=self._run,
@@ -95,7 +101,13 @@ class RunLoop:
                         duration_s=self._world.clock.monotonic_s() - started,
                     )
                 )
-            return self._journal.run(self._run)
+            return await in_thread(self._journal.run, self._run)
+
+    async def _load_run(self) -> None:
+        self._plan, self._tasks = await in_thread(load_run, self._world, self._journal, self._run)
+        self._judging = Judging(
+            self._world, self._journal, attempts_max=self._plan.run.attempts_max, on_failure=self._failed
+        )
 
     async def _stages(self) -> None:
         work_in, work_out = anyio.create_memory_object_stream[EpisodeRow](self._plan.run.concurrency)
@@ -309,8 +321,8 @@ class RunLoop:
 
     # Begin and end
 
-    def _say_started(self) -> None:
-        rows = self._journal.episodes(self._run)
+    async def _say_started(self) -> None:
+        rows = await in_thread(self._journal.episodes, self._run)
         self._observe(
             events.RunStarted(
                 run=self._run,
@@ -347,7 +359,7 @@ class RunLoop:
         await self._sealer.close_groups({group.id for group in groups if group.state == "open"})
         groups = await in_thread(self._journal.groups, self._run)
         state = "complete" if all(group.state == "complete" for group in groups) else "incomplete"
-        if self._journal.run(self._run).state != state:
+        if (await in_thread(self._journal.run, self._run)).state != state:
             await in_thread(self._journal.ended, self._run, state=state, ended_s=self._world.clock.now_s())
         if state == "complete":
             await self._release_ready()

@@ -10,6 +10,7 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -27,6 +28,7 @@ from ropewalk.sandbox.drivers.process import (
     cgroups,
     diagnosis,
     figures,
+    folders,
     kernel,
     plan,
     processes,
@@ -120,7 +122,8 @@ def test_processes_are_known_by_their_start() -> None:
     assert processes.wait(child.pid, started, 0)
 
 
-def test_tenants_get_ranges_of_their_own_for_good(tmp_path: Path) -> None:
+def test_tenants_get_ranges_of_their_own_for_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folders, "_DELEGATED", ())
     layout = Layout(tmp_path).ensure()
     first = Folders(layout).base("one")
     assert first >= 200_000
@@ -129,6 +132,25 @@ def test_tenants_get_ranges_of_their_own_for_good(tmp_path: Path) -> None:
     layout.tenants.write_text("{")
     with pytest.raises(IntegrityError):
         Folders(layout).base("three")
+
+
+@given(
+    ranges=st.lists(st.tuples(st.integers(150_000, 800_000), st.integers(0, 200_000)), max_size=6),
+    split=st.integers(0, 6),
+)
+def test_no_tenant_gets_ids_that_this_machine_gave_to_its_users(ranges: list[tuple[int, int]], split: int) -> None:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        files = [Path(folder, "subuid"), Path(folder, "subgid"), Path(folder, "missing")]
+        lines = [f"user{at}:{first}:{count}" for at, (first, count) in enumerate(ranges)]
+        files[0].write_text("\n".join(["# nonsense", "a:b:c", "", "x:1", *lines[:split]]))
+        files[1].write_text("\n".join(lines[split:]))
+        patch.setattr(folders, "_DELEGATED", files)
+        layout = Layout(Path(folder, "state")).ensure()
+        bases = [Folders(layout).base(f"t{at}") for at in range(4)]
+    taken = sorted([*((first, first + count) for first, count in ranges if count), *((b, b + IDS) for b in bases)])
+    for base in bases:
+        meets = [(first, end) for first, end in taken if first < base + IDS and base < end]
+        assert meets == [(base, base + IDS)]
 
 
 def test_concurrent_tenants_never_share_a_range(tmp_path: Path) -> None:

@@ -32,6 +32,8 @@ _FRESH = ".new-"
 _BASE_FIRST = 200_000
 IDS = 65_536
 """User ids of one tenant."""
+_DELEGATED = (Path("/etc/subuid"), Path("/etc/subgid"))
+"""Ranges that belong to users of this machine (subuid(5)): lines of name, first id and count."""
 
 
 class LeaseHolder(Record):
@@ -248,7 +250,7 @@ class Folders:
                 text = self._tenants.read_bytes() if self._tenants.exists() else b"{}"
                 bases = decode_own(text, dict[str, int])
                 if tenant not in bases:
-                    bases[tenant] = max(bases.values(), default=_BASE_FIRST - IDS) + IDS
+                    bases[tenant] = _free_from(max(bases.values(), default=_BASE_FIRST - IDS) + IDS)
                     if bases[tenant] > 2**32 - 2 * IDS:
                         raise UnavailableError("No user ids are left for another tenant.")
                     replace_whole(self._tenants, canonical_bytes(bases))
@@ -258,6 +260,24 @@ class Folders:
                 os.close(lock)
         except OSError as error:
             raise UnavailableError(f"{self._tenants} cannot be used: {error.strerror or error}.") from error
+
+
+def _free_from(base: int) -> int:
+    """The first id from `base` on at which a tenant's range meets none that this machine gave to one of its users:
+    their rootless containers would run under the same ids."""
+    for first, count in sorted(_delegated()):
+        if first < base + IDS and base < first + count:
+            base = first + count
+    return base
+
+
+def _delegated() -> Iterator[tuple[int, int]]:
+    for path in _DELEGATED:
+        with suppress(FileNotFoundError):
+            for line in path.read_bytes().splitlines():
+                fields = line.split(b":")
+                if len(fields) == 3 and all(field.strip().isdigit() for field in fields[1:]):
+                    yield int(fields[1]), int(fields[2])
 
 
 def require(folder: Folder, id: str) -> SandboxRecord:
