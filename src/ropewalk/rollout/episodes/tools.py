@@ -155,7 +155,7 @@ async def _read(arguments: ReadArguments, sandbox: EpisodeSandbox, path: str) ->
             break
     else:
         return _mistake(f"{path} is larger than {limits.FILE_BYTES_MAX} bytes; use shell.")
-    return await anyio.to_thread.run_sync(window.result, path)
+    return await anyio.to_thread.run_sync(window.answer, path)
 
 
 class _Window:
@@ -177,7 +177,7 @@ class _Window:
         self._kept += piece[start : min(end, start + limits.TOOL_READ_BYTES_MAX - len(self._kept))]
         self._open = not piece.endswith(b"\n") if piece else self._open
 
-    def result(self, path: str) -> ToolResult:
+    def answer(self, path: str) -> ToolResult:
         """The lines with their numbers, after the last piece."""
         total = self._ends + self._open
         if self._before >= max(total, 1):
