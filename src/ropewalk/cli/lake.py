@@ -36,7 +36,8 @@ def ingest(
     latest: int | None = None,
     licence: str | None = None,
     attested_by: str = ATTESTED_BY,
-    data_class: str = "public",
+    data_class: str | None = None,
+    lower_data_class: bool = False,
     message: str = "",
     json: bool = False,
     place: Place = HERE,
@@ -49,7 +50,9 @@ def ingest(
         latest: So many of the newest releases of pypi:NAME.
         licence: SPDX expression, where the source states none.
         attested_by: Role or organisation that states that there is no human data in it.
-        data_class: Which drivers, endpoints and exports it may meet: public, internal or restricted.
+        data_class: Which drivers, endpoints and exports it may meet: public, internal or restricted. Default: that of
+            the stored file, public for a new one.
+        lower_data_class: Allow a class that is less restricted than the stored file's.
         message: Of the commit.
         json: Print JSON.
     """
@@ -58,7 +61,10 @@ def ingest(
 
     if not sources:
         raise CallerError("No source was named.", next_step="give pypi:NAME==VERSION, a directory or an archive.")
-    terms = Terms(attested_by=attested_by, licence=licence, data_class=known_class(data_class).name)
+    if lower_data_class and data_class is None:
+        raise CallerError("No data class was named.", next_step="say with --data-class to which one to lower.")
+    named = known_class(data_class).name if data_class is not None else None
+    terms = Terms(attested_by=attested_by, licence=licence, data_class=named, lowers=lower_data_class)
     results = []
     with custody(place) as kept, Board(quiet=json) as board:
         board.begin("Ingest", total=len(sources))

@@ -22,6 +22,7 @@ from ropewalk.lake.licences import METADATA_BYTES_MAX, Metadata, is_metadata, li
 from ropewalk.lake.raw import RawZone
 from ropewalk.lake.records import NO_HUMAN_DATA, Attestation, Pin, RawRecord, Release
 from ropewalk.lake.sources import PathSource, PypiSource, pack_directory, read_archive
+from ropewalk.security.data_classes import most_restricted
 
 
 class Terms(Record):
@@ -32,7 +33,10 @@ class Terms(Record):
     attested_text: str = NO_HUMAN_DATA
     licence: str | None = None
     """SPDX expression; None: what the source's metadata states."""
-    data_class: str = "public"
+    data_class: str | None = None
+    """None: that of the stored file, `public` for a new one."""
+    lowers: bool = False
+    """Whether `data_class` may be less restricted than the stored file's: a decision somebody takes on purpose."""
 
 
 class Offers:
@@ -137,7 +141,7 @@ class Entrance:
             data,
             RawRecord(
                 sha256=sha256, bytes=len(data), name=name, source=source, path=path, retrieved_s=now_s,
-                tenant=self._raw.tenant, data_class=self._terms.data_class, distribution=distribution,
+                tenant=self._raw.tenant, data_class=self._class_of(sha256), distribution=distribution,
                 version=version, licence=licence, attestation=self._attestation(now_s),
             ),
         )  # fmt: skip
@@ -146,7 +150,8 @@ class Entrance:
         """Takes what is stored, under a new record where the terms given now are others."""
         terms = self._terms
         licence = known.licence if terms.licence is None else licence_of((), terms.licence, source=known.source)
-        if licence.expression == known.licence.expression and terms.data_class == known.data_class:
+        data_class = self._class_of(known.sha256, known)
+        if licence.expression == known.licence.expression and data_class == known.data_class:
             self.records.append(known)
             return
         now_s = self._clock.now_s()
@@ -154,9 +159,30 @@ class Entrance:
         self._store(
             data,
             msgspec.structs.replace(
-                known, licence=licence, data_class=terms.data_class, attestation=self._attestation(now_s)
+                known, licence=licence, data_class=data_class, attestation=self._attestation(now_s)
             ),
         )
+
+    def _class_of(self, sha256: str, *records: RawRecord) -> str:
+        """The class of these bytes under the terms: what they ever were, or something more restricted.
+
+        Raises:
+            CallerError: no such class.
+            DeniedError: the terms name a less restricted one and do not say that they lower it (rule `data_class`).
+        """
+        stored = self._raw.find(sha256)
+        held = most_restricted(*(record.data_class for record in (stored, *records) if record is not None))
+        given = self._terms.data_class
+        if given is None:
+            return held
+        if most_restricted(held, given) != given and not self._terms.lowers:
+            name = (stored or records[0]).name
+            raise DeniedError(
+                f"{name} is stored as {held!r}, and would become {given!r}.",
+                rule="data_class",
+                next_step="leave the class out to keep it; to lower it, say so (--lower-data-class).",
+            )
+        return given
 
     def _store(self, data: bytes, record: RawRecord) -> None:
         if self._raw.add(data, record):

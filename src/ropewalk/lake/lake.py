@@ -70,7 +70,8 @@ class Lake:
 
         Raises:
             CallerError: no such source, release or licence; an archive that is refused (`ArchiveError`).
-            DeniedError: nobody attests (rule `no_human_data`), no licence is known (rule `licence`).
+            DeniedError: nobody attests (rule `no_human_data`), no licence is known (rule `licence`), or a stored file
+                would get a less restricted class (rule `data_class`).
             IntegrityError: bytes are not what index or pin say, or the raw zone is damaged.
             UnavailableError: the index does not answer; no room.
         """

@@ -172,6 +172,49 @@ def test_other_terms_make_another_record_of_the_same_bytes(
     assert lake.verify(first.commit.id, tenant="acme").files == 1
 
 
+RESTRICTED = Terms(attested_by="test bench", data_class="restricted")
+
+
+@pytest.mark.parametrize("source", ["pypi:toy==1.0", "directory", "archive"])
+def test_a_second_ingest_does_not_lower_the_class_of_a_file(
+    source: str, pypi: Any, lake: Lake, fetcher: Fetcher, terms: Terms, make_sdist: Sdist, tmp_path: Path
+) -> None:
+    if source != "pypi:toy==1.0":
+        (tmp_path / "toy-1.0.tar.gz").write_bytes(make_sdist(version="1.0"))
+        unpack(tmp_path / "toy-1.0.tar.gz", tmp_path / "toy")
+        (folder,) = (tmp_path / "toy").iterdir()
+        source = str(folder if source == "directory" else tmp_path / "toy-1.0.tar.gz")
+    asked: dict[str, Any] = {"tenant": "acme", "index": pypi.url, "fetcher": fetcher}
+
+    def class_after(terms: Terms) -> str:
+        return lake.ingest(source, terms=terms, **asked).records[0].data_class
+
+    assert class_after(RESTRICTED) == "restricted"
+    assert class_after(terms) == "restricted"
+    assert class_after(Terms(attested_by="legal", licence="Apache-2.0")) == "restricted"
+    for lower in ("public", "internal"):
+        with pytest.raises(DeniedError, match="restricted") as caught:
+            class_after(Terms(attested_by="legal", data_class=lower))
+        assert caught.value.rule == "data_class"
+    with pytest.raises(CallerError, match="secret"):
+        class_after(Terms(attested_by="legal", data_class="secret", lowers=True))
+    assert {record.data_class for record in lake.records(tenant="acme")} == {"restricted"}
+    assert class_after(Terms(attested_by="legal", data_class="internal", lowers=True)) == "internal"
+    assert class_after(RESTRICTED) == "restricted"
+
+
+def test_the_same_bytes_are_of_one_class_however_they_come(
+    pypi: Any, lake: Lake, fetcher: Fetcher, terms: Terms, make_sdist: Sdist, tmp_path: Path
+) -> None:
+    asked: dict[str, Any] = {"tenant": "acme", "index": pypi.url, "fetcher": fetcher}
+    assert lake.ingest("pypi:toy==1.0", terms=terms, **asked).records[0].data_class == "public"
+    (tmp_path / "mine.tar.gz").write_bytes(make_sdist(version="1.0"))
+    lake.ingest(tmp_path / "mine.tar.gz", terms=RESTRICTED, **asked)
+    # The release's own record is still the public one: what counts is what the bytes became since.
+    assert lake.ingest("pypi:toy==1.0", terms=terms, **asked).records[0].data_class == "restricted"
+    assert lake.ingest(tmp_path / "mine.tar.gz", terms=terms, **asked).records[0].data_class == "restricted"
+
+
 def test_tenants_do_not_see_each_other(pypi: Any, lake: Lake, fetcher: Fetcher, terms: Terms) -> None:
     result = lake.ingest("pypi:toy==1.0", tenant="acme", terms=terms, index=pypi.url, fetcher=fetcher)
     assert lake.head(tenant="zorg") is None and lake.records(tenant="zorg") == ()
