@@ -288,6 +288,23 @@ async def test_a_request_that_is_refused_says_nothing_of_others_unless_nobody_is
         await client.close()
 
 
+@pytest.mark.parametrize("name", ["HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"])
+async def test_nothing_in_the_environment_leads_elsewhere_than_to_the_checked_endpoint(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "netrc").write_text("machine 127.0.0.1 login somebody password else\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    for no_proxy in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(no_proxy, raising=False)
+    async with serving(DONE) as endpoint, serving(DONE) as proxy:
+        monkeypatch.setenv(name, proxy.url.removesuffix("/v1"))
+        client = ChatClient(settings(endpoint.url))
+        await client.complete([], [], tokens_max=1, seed=0)
+        await client.close()
+        assert (len(endpoint.requests), proxy.requests) == (1, [])
+        assert "authorization" not in endpoint.heads[0].lower()
+
+
 @pytest.mark.parametrize("url", ["ftp://h/v1", "nonsense", "http://", "http://user:pass@h/v1", "http://[::1"])
 def test_urls_that_are_none(url: str) -> None:
     with pytest.raises(CallerError) as caught:

@@ -77,6 +77,10 @@ class ChatClient:
             timeout=httpx2.Timeout(settings.request_timeout_s),
             limits=httpx2.Limits(max_connections=settings.concurrency),
             headers={"Authorization": f"Bearer {key}"} if key else {},
+            # A proxy out of the environment would be told what only the checked endpoint may be; a .netrc, whatever
+            # it says. Certificates out of the environment decide nothing about where the prompts go.
+            trust_env=False,
+            verify=httpx2.create_ssl_context(trust_env=True),
         )
 
     def spent(self, tokens_prompt: float, tokens_completion: float) -> None:
