@@ -19,7 +19,7 @@ class TaskStore:
     """All tasks that were admitted in one state directory."""
 
     def __init__(self, layout: Layout) -> None:
-        self._folder = layout.root / "tasks" / "admitted"
+        self._folder = layout.tasks / "admitted"
 
     def add(self, records: Iterable[TaskRecord]) -> None:
         """Keeps tasks, durably. Idempotent."""

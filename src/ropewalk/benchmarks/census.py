@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import re
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from ropewalk.core.records import Record
 from ropewalk.store.layout import Layout
 
 _NAMESPACES = ("pid", "mnt", "net", "user", "ipc", "uts")
+_HALF_MADE = re.compile(r"\.(?!([a-z]+\.)?lock$).*|.*\.part\d*|.*\.partial")
+"""Names of what is being written, removed or unpacked; lock files stay where they are."""
+_INCOMING = "incoming"
+"""Folder of blobs that are being written."""
 
 
 class Census(Record):
@@ -19,7 +27,7 @@ class Census(Record):
     mounts: frozenset[str]
     cgroups: frozenset[str]
     files: frozenset[str]
-    """Below the state directory's `sandboxes/`, and temporary ones anywhere in it."""
+    """In the state directory outside its stores, half-made ones inside them, and temporary ones of the machine."""
 
     def left_since(self, before: Census) -> tuple[str, ...]:
         """What is here now and was not before, one line each."""
@@ -43,12 +51,34 @@ def take(layout: Layout) -> Census:
         namespaces.update(found.values())
         if found["pid"] != str(own):
             processes.add(f"{process.name}@{started}")
-    files = {str(path) for path in layout.sandboxes.rglob("*")} if layout.sandboxes.is_dir() else set()
-    files |= {str(path) for path in layout.root.rglob("*.tmp*")} if layout.root.is_dir() else set()
     return Census(
         processes=frozenset(processes),
         namespaces=frozenset(namespaces),
         mounts=frozenset(line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()),
         cgroups=frozenset(str(path) for path in Path("/sys/fs/cgroup").rglob("*ropewalk*") if path.is_dir()),
-        files=frozenset(files),
+        files=files(layout),
     )
+
+
+def files(layout: Layout) -> frozenset[str]:
+    """What `Census.files` says."""
+    return frozenset(map(str, (*_left_in(layout), *Path(tempfile.gettempdir()).glob("ropewalk-*"))))
+
+
+def _left_in(layout: Layout) -> Iterator[Path]:
+    for place in layout.root.iterdir() if layout.root.is_dir() else ():
+        if place in layout.stores:
+            yield from _half_made(place, trees=place == layout.layers)
+        else:
+            if place != layout.sandboxes:
+                yield place
+            yield from place.rglob("*")
+
+
+def _half_made(store: Path, *, trees: bool) -> Iterator[Path]:
+    """`trees`: its folders hold others' files under whatever names; only what lies beside them is looked at."""
+    for folder, names, others in os.walk(store):
+        here = Path(folder)
+        yield from (here / name for name in (*names, *others) if here.name == _INCOMING or _HALF_MADE.fullmatch(name))
+        if trees and here != store:
+            names.clear()

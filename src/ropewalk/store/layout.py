@@ -4,7 +4,8 @@ blobs/      content-addressed bytes          layers/     content-addressed direc
 images/     image records                    sandboxes/  one folder per sandbox; gone when it is
 lake/       raw zone and commits             log/        transparency log
 keys/       file keystore                    snapshots/  snapshot records
-runs/       one folder per run               ropewalk.db journal, lineage index, catalogue
+runs/       one folder per run               tasks/      admitted tasks, baselines, progress of builds
+ropewalk.db journal, lineage index, catalogue
 tenants.json  which range of user ids is whose
 """
 
@@ -39,7 +40,7 @@ class Layout:
         try:
             self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
             for folder in (self.blobs, self.layers, self.images, self.sandboxes, self.snapshots,
-                           self.lake, self.log, self.keys, self.runs):  # fmt: skip
+                           self.lake, self.log, self.keys, self.runs, self.tasks):  # fmt: skip
                 folder.mkdir(exist_ok=True, mode=0o700)
         except OSError as error:
             raise UnavailableError(
@@ -85,9 +86,22 @@ class Layout:
         return self.root / "runs"
 
     @property
+    def tasks(self) -> Path:
+        return self.root / "tasks"
+
+    @property
     def tenants(self) -> Path:
         return self.root / "tenants.json"
 
     @property
     def database(self) -> Path:
         return self.root / "ropewalk.db"
+
+    @property
+    def stores(self) -> frozenset[Path]:
+        """All that stays when nothing runs; `sandboxes` is no such place."""
+        database = (self.database.with_name(self.database.name + suffix) for suffix in ("", "-wal", "-shm", "-journal"))
+        return frozenset(
+            (self.blobs, self.layers, self.images, self.snapshots, self.lake, self.log, self.keys, self.runs, self.tasks,
+             self.tenants, self.tenants.with_suffix(".lock"), *database)
+        )  # fmt: skip
