@@ -64,6 +64,22 @@ def test_detached_commands_go_on(state: Path, sandbox: str) -> None:
     assert run(state, sandbox, "--detach", "--stdin", "cat").code == 2
 
 
+def test_what_a_sandbox_of_a_restricted_class_holds_stays_there(state: Path, tmp_path: Path) -> None:
+    made = ropewalk("sandbox", "create", "--data-class", "restricted", "--json", state=state)
+    assert made.code == 0 and made.json["spec"]["data_class"] == "restricted", made.err
+    saved = ropewalk("sandbox", "snapshot", made.json["id"], state=state).out.strip()
+    child = ropewalk("sandbox", "fork", saved, state=state).out.strip()
+    for sandbox in (made.json["id"], child):
+        assert ropewalk("sandbox", "cp", __file__, f"{sandbox}:/work/a.py", state=state).code == 0
+        for inside in ("/work/a.py", "/work"):
+            denied = ropewalk("sandbox", "cp", f"{sandbox}:{inside}", tmp_path, state=state)
+            assert denied.code == 6 and "restricted" in denied.err
+        assert not list(tmp_path.iterdir())
+        assert ropewalk("sandbox", "kill", sandbox, state=state).code == 0
+    assert ropewalk("snapshot", "rm", saved, state=state).code == 0
+    assert ropewalk("sandbox", "create", "--data-class", "secret", state=state).code in (2, 6)
+
+
 def test_folders_are_copied_both_ways(state: Path, sandbox: str, tmp_path: Path) -> None:
     there = tmp_path / "tree"
     (there / "a" / "b").mkdir(parents=True)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 import anyio.to_thread
+import msgspec
 
 from ropewalk.app.custody import Custody
 from ropewalk.app.machines import Machines
@@ -32,6 +35,7 @@ CATALOGUE: Final = "catalogue:"
 """Begins the name of a pinned catalogue among sources."""
 RELEASES_DEFAULT: Final = 4
 """Newest releases taken of `pypi:NAME` without a version."""
+MUTANT_SHARE_MAX: Final = TasksPlan().mutant_share_max
 ATTESTED_BY: Final = "operator of this installation"
 
 
@@ -40,7 +44,7 @@ class Built(Record):
 
     report: YieldReport
     tasks: tuple[TaskRecord, ...]
-    """Those chosen for the catalogue: at most as many as asked for, mutants a quarter at most."""
+    """Those chosen for the catalogue: at most as many as asked for, mutants at most their share."""
 
 
 class Gathered(Record):
@@ -63,7 +67,7 @@ class Sources:
         """Ingests every source; synchronous.
 
         Args:
-            plan: the sources (`catalogue:NAME` is a pinned catalogue); the licence where they state none.
+            plan: the sources (`catalogue:NAME` is a pinned catalogue); the licence where they state none, their class.
             tell: is told of each source that is in.
 
         Raises:
@@ -71,7 +75,11 @@ class Sources:
         """
         if not plan.uris:
             raise CallerError("No source was named.", next_step="give --source, or source.uris in the plan.")
-        terms = self._terms if plan.licence is None else _licensed(self._terms, plan.licence)
+        terms = msgspec.structs.replace(
+            self._terms,
+            licence=self._terms.licence if plan.licence is None else plan.licence,
+            data_class=self._terms.data_class if plan.data_class is None else plan.data_class,
+        )
         own: dict[str, tuple[RawRecord, str]] = {}
         pinned: dict[str, list[RawRecord]] = {}
         for uri in plan.uris:
@@ -149,7 +157,7 @@ def plan_build(gathered: Gathered, wanted: TasksPlan, source: SourcePlan, *, ten
     for name, refs in gathered.pinned.items():
         pinned = load_pins(name).plan({(ref.distribution, ref.version): ref for ref in refs}, tenant=tenant)
         pairs += pinned.pairs
-        mutants += pinned.mutants
+        mutants += pinned.mutants if share else ()
     if TaskKind.RELEASE not in wanted.kinds:
         pairs = []
     if TaskKind.MUTANT not in wanted.kinds:
@@ -173,6 +181,7 @@ async def build_tasks(
     plan: BuildPlan,
     *,
     count: int,
+    mutant_share_max: float = MUTANT_SHARE_MAX,
     wheelhouse: Path | None = None,
     tell: Callable[[BuildEvent], None] | None = None,
 ) -> Built:
@@ -183,6 +192,7 @@ async def build_tasks(
         machines: runs tests.
         plan: what to build.
         count: of the tasks to choose.
+        mutant_share_max: of those, unless the plan is private.
         wheelhouse: folder of wheels for the requirements; then no network is used.
         tell: is told of progress.
 
@@ -198,7 +208,7 @@ async def build_tasks(
         layers=machines.layers,
         image=image,
         trees=LakeTrees(custody.lake, custody.tenant),
-        folder=custody.layout.root / "tasks",
+        folder=custody.layout.tasks,
         wheels=wheels.layers,
         parallel=(os.cpu_count() or 1) + 1,  # while one of them waits for us, the others keep the cores busy
     )
@@ -206,13 +216,17 @@ async def build_tasks(
     drafts = task_statements(report.tasks, wheels)
     await anyio.to_thread.run_sync(custody.recorder.record, drafts)
     await anyio.to_thread.run_sync(TaskStore(custody.layout).add, report.tasks)
-    return Built(report=report, tasks=choose(report.tasks, count, private=plan.private))
+    chosen = choose(report.tasks, count, mutant_share_max=mutant_share_max, private=plan.private)
+    return Built(report=report, tasks=chosen)
 
 
-def choose(records: Sequence[TaskRecord], count: int, *, private: bool = False) -> tuple[TaskRecord, ...]:
-    """At most `count` tasks, distributions in turn, mutants a quarter at most (unless private).
+def choose(
+    records: Sequence[TaskRecord], count: int, *, mutant_share_max: float = MUTANT_SHARE_MAX, private: bool = False
+) -> tuple[TaskRecord, ...]:
+    """At most `count` tasks, distributions in turn, mutants at most their share (unless private).
 
-    Every fourth is a mutant as long as there are any, so that also the first few have the control among them.
+    With a quarter every fourth is a mutant as long as there are any, so that also the first few have the control among
+    them; with other shares likewise.
     """
     by_source: dict[str, list[TaskRecord]] = {}
     mutants: list[TaskRecord] = []
@@ -226,10 +240,13 @@ def choose(records: Sequence[TaskRecord], count: int, *, private: bool = False) 
         releases += [queue.pop(0) for queue in by_source.values() if queue]
     if private:
         return (*releases, *mutants)[:count]
-    taken = mutants[: min(count // 4, len(releases) // 3)]
-    mixed = list(releases[: count - len(taken)])
-    for number, mutant in enumerate(taken, start=1):
-        mixed.insert(4 * number - 1, mutant)
+    share = Fraction(mutant_share_max).limit_denominator(1000)
+    taken = min(len(mutants), int(count * share))
+    while taken > share * min(count, len(releases) + taken):
+        taken -= 1
+    mixed = list(releases[: count - taken])
+    for number, mutant in enumerate(mutants[:taken], start=1):
+        mixed.insert(math.ceil(number / share) - 1, mutant)
     return tuple(mixed)
 
 
@@ -251,12 +268,6 @@ def _interleaved(pairs: Sequence[PairPlan]) -> tuple[PairPlan, ...]:
     while any(by_name.values()):
         mixed += [queue.pop(0) for queue in by_name.values() if queue]
     return tuple(mixed)
-
-
-def _licensed(terms: Terms, licence: str) -> Terms:
-    return Terms(
-        attested_by=terms.attested_by, attested_text=terms.attested_text, licence=licence, data_class=terms.data_class
-    )
 
 
 def _name_of(uri: str) -> str:

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Literal
 
 from ropewalk.app.custody import Custody
-from ropewalk.app.reporting import loaded_run
+from ropewalk.app.reporting import check_export, loaded_run
 from ropewalk.machinery.files import replacing
 from ropewalk.rollout.atif import export_atif
 from ropewalk.rollout.export import export_jsonl
-from ropewalk.security.data_classes import Use, check_allowed
 
 Format = Literal["jsonl", "atif"]
 
@@ -25,9 +24,8 @@ def exported(custody: Custody, run: str, format: Format) -> Iterator[tuple[str, 
         DeniedError: the data class of a task forbids this export (rule `data_class:…`).
         IntegrityError: the run's records are not what was signed.
     """
+    check_export(custody, run, format)
     loaded = loaded_run(custody, run)
-    for task in loaded.tasks.values():
-        check_allowed(task.data_class, Use.EXPORT, format)
     sealed = [result.row.id for result in loaded.episodes if result.record and result.reward]
     if format == "jsonl":
         yield from zip(sealed, export_jsonl(loaded), strict=True)

@@ -19,7 +19,7 @@ from ropewalk.sandbox.contract import Probe, SandboxDriver, SandboxSpec
 from ropewalk.sandbox.images import ImageRecord, ImageStore
 from ropewalk.sandbox.layers import LayerStore
 from ropewalk.sandbox.sandboxes import Sandboxes
-from ropewalk.security.data_classes import Use, check_allowed
+from ropewalk.security.data_classes import Use, check_allowed, most_restricted
 from ropewalk.security.tenants import TenantContext
 from ropewalk.store.layout import Layout
 
@@ -68,20 +68,28 @@ class Machines:
         if isinstance(self.driver, SupportsClose):
             self.driver.close()
 
-    async def image(self, name: str = "default", *, progress: Progress | None = None) -> ImageRecord:
+    async def image(
+        self, name: str = "default", *, progress: Progress | None = None, data_class: str | None = None
+    ) -> ImageRecord:
         """An image by name, digest (also its beginning), root directory or tar archive.
+
+        Args:
+            data_class: of a directory or archive; see `ImageStore.from_directory`.
 
         Raises:
             CallerError: nothing of that name, or several begin with it.
+            DeniedError: it is here as a more restricted one.
             UnavailableError: it cannot be built here.
         """
         if name == "default":
             return await anyio.to_thread.run_sync(partial(self.images.default, progress))
         path = Path(name)
         if path.is_dir():
-            return await anyio.to_thread.run_sync(partial(self.images.from_directory, path, label=path.name))
+            load = partial(self.images.from_directory, path, label=path.name, data_class=data_class)
+            return await anyio.to_thread.run_sync(load)
         if path.is_file():
-            return await anyio.to_thread.run_sync(partial(self.images.from_tar, path, label=path.name))
+            load = partial(self.images.from_tar, path, label=path.name, data_class=data_class)
+            return await anyio.to_thread.run_sync(load)
         found = [record for record in self.images.records() if record.digest.startswith(name) or record.label == name]
         if len(found) != 1:
             raise CallerError(
@@ -97,7 +105,8 @@ class Machines:
 
         Raises:
             CallerError: an unknown field, or no such image.
-            DeniedError: data of its class may not meet this driver, or it would be another tenant's.
+            DeniedError: data of its class (the image's, or what `fields` say) may not meet this driver, or it would be
+                another tenant's.
         """
         given = {name: value for name, value in fields.items() if value is not None}
         for name, size in (("memory_bytes", memory_mib), ("disk_bytes", disk_mib)):
@@ -109,8 +118,11 @@ class Machines:
                 next_step=f"use one of {', '.join(SandboxSpec.__struct_fields__)}.",
             )
         TenantContext(tenant=self.tenant).check_owns(str(given.get("tenant", self.tenant)), what="sandboxes of others")
-        check_allowed(str(given.get("data_class", "public")), Use.DRIVER, f"sandbox:{self.driver_name}")
-        record = await self.image(image)
+        wanted = str(given.get("data_class", "public"))
+        check_allowed(wanted, Use.DRIVER, f"sandbox:{self.driver_name}")
+        record = await self.image(image, data_class=wanted if "data_class" in given else None)
+        data_class = most_restricted(wanted, record.data_class)
+        check_allowed(data_class, Use.DRIVER, f"sandbox:{self.driver_name}")
         defaults: dict[str, object] = {
             "tenant": self.tenant,
             "image": record.digest,
@@ -118,7 +130,7 @@ class Machines:
             "disk_bytes": self.settings.disk_mib * MIB,
             "cpus": self.settings.cpus,
         }
-        return SandboxSpec(**{**defaults, **given})  # type: ignore[arg-type]
+        return SandboxSpec(**{**defaults, **given, "data_class": data_class})  # type: ignore[arg-type]
 
 
 def probe_driver(name: str, layout: Layout) -> Probe:

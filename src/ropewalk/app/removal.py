@@ -45,7 +45,7 @@ async def remove_image(custody: Custody, machines: Machines, name: str) -> str:
                     f"{user} stands on the image {name}.", rule="image_needed", next_step="remove that first."
                 )
             needed |= layers
-        (custody.layout.images / f"{image.digest}.json").unlink(missing_ok=True)
+        machines.images.remove(image.digest)
         for layer in image.layers:
             if layer not in needed:
                 machines.layers.remove(layer)

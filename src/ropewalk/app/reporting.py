@@ -9,13 +9,18 @@ from ropewalk.app.chain import chain_lines
 from ropewalk.app.costs import cost_bars, cost_lines, cost_of_run
 from ropewalk.app.custody import Custody
 from ropewalk.app.report import ReportInput, render_report
-from ropewalk.core.errors import RopewalkError, UnavailableError
+from ropewalk.core.errors import DeniedError, RopewalkError, UnavailableError
+from ropewalk.core.limits import JSON_BYTES_MAX
+from ropewalk.core.records import decode_own
+from ropewalk.interface.task import Task
+from ropewalk.machinery.files import write_out
 from ropewalk.provenance.verify import Anchors
 from ropewalk.rollout.diagnose import findings_of as diagnose
 from ropewalk.rollout.findings import Finding
 from ropewalk.rollout.loaded import LoadedRun, load_episodes
 from ropewalk.rollout.summarise import summary_of as summarise
 from ropewalk.rollout.summary import RunSummary
+from ropewalk.security.data_classes import Use, check_allowed
 
 CHAINS_MAX = 300
 """Rewards whose whole chain stands in the report; the others name the command that prints it."""
@@ -73,21 +78,50 @@ def report_of(custody: Custody, run: str, *, anchors: Anchors | None = None, pri
 
 def write_report(custody: Custody, run: str, path: Path | None = None, *, anchors: Anchors | None = None,
                  price_file: Path | None = None, prices: tuple[str, ...] = ()) -> Path:  # fmt: skip
-    """Writes the HTML report and returns where it is: by default in the run's folder.
+    """Writes the HTML report and returns where it is: by default in the run's folder. It is there whole or not at all.
 
     Raises:
+        CallerError: no such run.
+        DeniedError: it would leave the state directory, and the data class of a task forbids that (rule
+            `data_class:…`).
         UnavailableError: it cannot be written there.
     """
-    target = path or custody.layout.runs / run.partition(":")[2] / "report.html"
+    own = custody.layout.runs / run.partition(":")[2] / "report.html"
+    target = path or own
+    if not target.resolve().is_relative_to(custody.layout.root.resolve()):
+        check_export(custody, run, "html", inside=own)
     html = render_report(report_of(custody, run, anchors=anchors, price_file=price_file, prices=prices))
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(html, encoding="utf-8")
     except OSError as error:
         raise UnavailableError(
-            f"The report cannot be written to {target}: {error.strerror or error}.", next_step="name another --report."
+            f"The folder {target.parent} cannot be made: {error.strerror or error}.", next_step="name another --report."
         ) from error
+    write_out(target, html.encode())
     return target
+
+
+def check_export(custody: Custody, run: str, format: str, *, inside: Path | None = None) -> None:
+    """Returns if a run may leave as a file of this format.
+
+    Args:
+        inside: where it may be written instead, for the message.
+
+    Raises:
+        CallerError: no such run.
+        DeniedError: the data class of a task forbids it (rule `data_class:…`).
+    """
+    custody.journal.run(run)
+    for row in custody.journal.tasks(run):
+        task = decode_own(custody.blobs.get(row.blob, bytes_max=JSON_BYTES_MAX), Task)
+        try:
+            check_allowed(task.data_class, Use.EXPORT, format)
+        except DeniedError as error:
+            if inside is None:
+                raise
+            raise DeniedError(
+                error.message, rule=error.rule, next_step=f"inside the state directory it may be: {inside}."
+            ) from error
 
 
 def verification_line(custody: Custody, run: str, anchors: Anchors) -> str:

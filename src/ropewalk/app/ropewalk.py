@@ -214,8 +214,9 @@ class Ropewalk:
         gathered = await anyio.to_thread.run_sync(ingest)
         build = plan_build(gathered, plan.tasks, plan.source, tenant=custody.tenant)
         return await build_tasks(
-            custody, self.machines, build, count=plan.tasks.count, wheelhouse=wheelhouse, tell=on_build
-        )
+            custody, self.machines, build, count=plan.tasks.count, mutant_share_max=plan.tasks.mutant_share_max,
+            wheelhouse=wheelhouse, tell=on_build,
+        )  # fmt: skip
 
     async def tasks_of(self, plan: Plan, **build: Any) -> list[Task]:
         """The tasks that a plan names, or else builds; `build` are further arguments of `build_tasks`.

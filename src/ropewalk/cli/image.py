@@ -48,17 +48,25 @@ def ls(*, json: bool = False, place: Place = HERE) -> int:
         "ropewalk image import default",
     ],
 )
-def import_(source: str, *, label: str = "", json: bool = False, place: Place = HERE) -> int:
+def import_(
+    source: str, *, label: str = "", data_class: str | None = None, json: bool = False, place: Place = HERE
+) -> int:
     """Makes an image out of a root directory or a tar archive of one, or builds the default one (Python and pytest).
 
     Args:
         source: A directory, a tar archive, or default.
         label: A name for people.
+        data_class: Of every sandbox on it: public, internal or restricted. Default: public; that of a stored one stays.
         json: Print JSON.
     """
     from ropewalk.core.errors import CallerError
     from ropewalk.sandbox.images import ImageStore
+    from ropewalk.security.data_classes import data_class as known_class
 
+    if data_class is not None:
+        known_class(data_class)  # before anything is stored
+        if source == "default":
+            raise CallerError("The default image is always public.", next_step="leave --data-class out.")
     path = Path(source)
     with custody(place) as kept, Board(quiet=json) as board:
         store = ImageStore(kept.layout)
@@ -66,9 +74,9 @@ def import_(source: str, *, label: str = "", json: bool = False, place: Place = 
         if source == "default":
             record = store.default(board.note)
         elif path.is_dir():
-            record = store.from_directory(path, label=label)
+            record = store.from_directory(path, label=label, data_class=data_class)
         elif path.is_file():
-            record = store.from_tar(path, label=label)
+            record = store.from_tar(path, label=label, data_class=data_class)
         else:
             raise CallerError(f"There is no directory or file {source}.", next_step="name one, or default.")
         board.end(record.digest[:16])

@@ -48,11 +48,13 @@ def receipt(reward: str, *, out: Path | None = None, place: Place = HERE) -> int
         reward: Its id.
         out: A file. Default: standard output.
     """
+    from ropewalk.machinery.files import write_out
+
     with custody(place) as kept:
         data = kept.receipt(named(reward, "reward"))
     if out is None:
         print(data.decode())
     else:
-        out.write_bytes(data)
+        write_out(out, data)
         say(f"{out}: {len(data)} bytes. Next: ropewalk verify {out} --keys TRUST_ROOT")
     return 0

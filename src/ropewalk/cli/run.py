@@ -38,6 +38,7 @@ async def run(
     wheelhouse: Annotated[Path | None, Parameter(group=SOURCE)] = None,
     plugin: Annotated[list[str] | None, Parameter(name="--plugin", group=SOURCE)] = None,
     licence: Annotated[str | None, Parameter(group=SOURCE)] = None,
+    data_class: Annotated[str | None, Parameter(group=SOURCE)] = None,
     task: Annotated[list[str] | None, Parameter(name="--task", group=SOURCE)] = None,
     policies: Annotated[str | None, Parameter(group=EPISODES)] = None,
     tasks: Annotated[int | None, Parameter(group=EPISODES)] = None,
@@ -68,6 +69,8 @@ async def run(
         wheelhouse: Folder of wheels to take them from, instead of the package index.
         plugin: Pytest plugin to load, by module name; may be repeated.
         licence: SPDX expression, where a source states none.
+        data_class: Of the sources and all that is made of them: public, internal or restricted. Default: those of the
+            stored files, public for new ones.
         task: Id of an admitted task to use, instead of building any; may be repeated.
         policies: Some of noop, oracle, search, openai, with commas between.
         tasks: How many of the tasks.
@@ -94,6 +97,7 @@ async def run(
         "source.requirements": str(requirements) if requirements else None,
         "source.plugins": plugin or None,
         "source.licence": licence,
+        "source.data_class": data_class,
         "tasks.ids": task or None,
         "tasks.count": tasks,
         "run.policies": [name.strip() for name in policies.split(",")] if policies else None,

@@ -40,6 +40,7 @@ async def create(
     disk_mib: int | None = None,
     cpus: float | None = None,
     idle_timeout_s: float = limits.SANDBOX_IDLE_TIMEOUT_S,
+    data_class: str | None = None,
     json: bool = False,
     place: Place = HERE,
 ) -> int:
@@ -51,6 +52,7 @@ async def create(
         disk_mib: How much it may write. Default: the profile's.
         cpus: CPU limit. Default: the profile's.
         idle_timeout_s: Ends itself after so long without a command.
+        data_class: Of what it will hold: public, internal or restricted. Default: that of the image; never less.
         json: Print JSON.
     """
     from ropewalk.sandbox.contract import Lease
@@ -58,7 +60,7 @@ async def create(
     async with opened(place) as rw:
         sandbox = await rw.create_sandbox(
             image, memory_mib=memory_mib, disk_mib=disk_mib, cpus=cpus, idle_timeout_s=idle_timeout_s,
-            lease=Lease.DETACHED,
+            data_class=data_class, lease=Lease.DETACHED,
         )  # fmt: skip
         print_json(sandbox.record) if json else print(sandbox.id)
     return 0
@@ -142,6 +144,7 @@ async def cp(source: str, target: str, *, place: Place = HERE) -> int:
         target: Likewise; one of the two is inside.
     """
     from ropewalk.cli.copying import copy_in, copy_out
+    from ropewalk.security.data_classes import Use, check_allowed
 
     ends = _Ends(_inside(source), _inside(target))
     if (ends.source is None) == (ends.target is None):
@@ -151,6 +154,7 @@ async def cp(source: str, target: str, *, place: Place = HERE) -> int:
         if ends.target:
             await copy_in(reached, Path(source), inside)
         else:
+            check_allowed(reached.record.spec.data_class, Use.EXPORT, "file")
             await copy_out(reached, inside, Path(target))
     return 0
 

@@ -39,6 +39,7 @@ async def build(
     wheelhouse: Path | None = None,
     plugin: Annotated[list[str] | None, Parameter(name="--plugin")] = None,
     licence: str | None = None,
+    data_class: str | None = None,
     seed: int = 0,
     json: bool = False,
     place: Place = HERE,
@@ -56,6 +57,8 @@ async def build(
         wheelhouse: Folder of wheels to take them from, instead of the package index.
         plugin: Pytest plugin to load, by module name; may be repeated.
         licence: SPDX expression, where a source states none.
+        data_class: Of the sources and all that is made of them: public, internal or restricted. Default: those of the
+            stored files, public for new ones.
         seed: Of choices between equal tests and mutations.
         json: Print JSON.
     """
@@ -66,6 +69,7 @@ async def build(
         "source.requirements": str(requirements) if requirements else None,
         "source.plugins": plugin or [],
         "source.licence": licence,
+        "source.data_class": data_class,
         "tasks.count": count,
         "tasks.seed": seed,
     }

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from ropewalk.core.errors import UnavailableError
+from ropewalk.core.errors import CallerError, UnavailableError
 
 NEXT_STEP = "free some space, or choose another place (ROPEWALK_STATE for the state directory)."
 
@@ -62,6 +62,19 @@ def replacing(
         if error.errno is None:
             raise  # a time limit of the block's, which says nothing about the file
         raise UnavailableError(f"{path} cannot be written: {error.strerror}.", next_step=NEXT_STEP) from error
+
+
+def write_out(path: Path, data: bytes) -> None:
+    """Writes a file where a person asked for it: through links, and readable for whoever the umask lets.
+
+    Raises:
+        CallerError: there is something else than a file.
+        UnavailableError: as `replacing`.
+    """
+    target = path.resolve()
+    if target.exists() and not target.is_file():
+        raise CallerError(f"{path} is no file.", next_step="name a file, or a new name.")
+    replace_whole(target, data, mode=0o666)
 
 
 def sync_folder(path: Path) -> None:

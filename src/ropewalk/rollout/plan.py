@@ -14,6 +14,7 @@ from msgspec import Meta
 from ropewalk.core.errors import CallerError
 from ropewalk.core.records import Record, content_id
 from ropewalk.interface.task import TaskKind
+from ropewalk.security.data_classes import data_class
 
 PositiveInt = Annotated[int, Meta(ge=1, le=1_000_000)]
 Count = Annotated[int, Meta(ge=0, le=1_000_000)]
@@ -42,6 +43,8 @@ class SourcePlan(Record):
     """Pytest plugins to load, by module name; all others stay off."""
     licence: str | None = None
     """SPDX expression, where the source itself names none."""
+    data_class: str | None = None
+    """Of the sources and of all that is made of them; None: those of the stored files, `public` for new ones."""
 
 
 class TasksPlan(Record):
@@ -146,9 +149,11 @@ class Plan(Record):
         """The plan itself, if its parts fit together.
 
         Raises:
-            CallerError: a policy without its settings, or named twice; no policy at all.
+            CallerError: a policy without its settings, or named twice; no policy at all; an unknown data class.
         """
         run = self.run
+        if self.source.data_class is not None:
+            data_class(self.source.data_class)
         if not run.policies:
             raise CallerError("The plan names no policy.", next_step=f"set run.policies to some of {names()}.")
         if len(set(run.policies)) != len(run.policies):

@@ -11,12 +11,15 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from ropewalk.core.errors import CallerError
+import msgspec
+
+from ropewalk.core.errors import CallerError, DeniedError
 from ropewalk.core.records import Record, canonical_bytes, decode_own, digest
 from ropewalk.machinery.files import locked, replace_whole
 from ropewalk.sandbox import archives, default_image
 from ropewalk.sandbox.layers import LayerStore
 from ropewalk.sandbox.staging import staging_folder, sweep
+from ropewalk.security.data_classes import most_restricted
 from ropewalk.store.layout import Layout
 
 Progress = Callable[[str], None]
@@ -34,6 +37,8 @@ class ImageRecord(Record):
     workdir: str = "/work"
     label: str = ""
     """For people; not part of the identity."""
+    data_class: str = "public"
+    """Of every sandbox on it, at least; not part of the identity."""
 
     @property
     def digest(self) -> str:
@@ -76,29 +81,34 @@ class ImageStore:
             replace_whole(pointer, record.digest.encode())
         return record
 
-    def from_directory(self, path: Path, *, label: str = "") -> ImageRecord:
+    def from_directory(self, path: Path, *, label: str = "", data_class: str | None = None) -> ImageRecord:
         """An image out of a root folder; everything in it will belong to root.
 
+        Args:
+            label: for people; by default the path's last part.
+            data_class: of what it holds; None: that of the same image where there is one, else `public`.
+
         Raises:
-            CallerError: no readable folder, or past the limits `TREE_*`.
+            CallerError: no readable folder, past the limits `TREE_*`, or no such class.
+            DeniedError: the same image is here as a more restricted one (rule `data_class`).
             UnavailableError: no room.
         """
-        layer = self.layers.add_tree(path)
-        return self._keep(ImageRecord(layers=(layer.digest,), env={"PATH": PATH_VARIABLE}, label=label or path.name))
+        return self._import(self.layers.add_tree(path).digest, label or path.name, data_class)
 
-    def from_tar(self, path: Path, *, label: str = "") -> ImageRecord:
+    def from_tar(self, path: Path, *, label: str = "", data_class: str | None = None) -> ImageRecord:
         """An image out of a tar archive of a root folder, packed or not; owners are kept where this process is root.
 
-        Devices and pipes are left out, setuid bits dropped.
+        Devices and pipes are left out, setuid bits dropped. Arguments as of `from_directory`.
 
         Raises:
-            CallerError: no tar archive, a member that leaves the tree, or past the limits `TREE_*`.
+            CallerError: no tar archive, a member that leaves the tree, past the limits `TREE_*`, or no such class.
+            DeniedError: the same image is here as a more restricted one (rule `data_class`).
             UnavailableError: no room.
         """
         with staging_folder(self._root, "image") as staging:
             owners = archives.unpack(path, staging / "root")
             layer = self.layers.add_tree(staging / "root", owner=owners)
-        return self._keep(ImageRecord(layers=(layer.digest,), env={"PATH": PATH_VARIABLE}, label=label or path.name))
+        return self._import(layer.digest, label or path.name, data_class)
 
     def add(self, record: ImageRecord) -> ImageRecord:
         """Keeps an image made of layers that are stored already.
@@ -117,7 +127,7 @@ class ImageStore:
             CallerError: there is none.
             IntegrityError: its record is damaged.
         """
-        if not re.fullmatch(r"[0-9a-f]{64}", digest) or not (path := self._root / f"{digest}.json").is_file():
+        if not re.fullmatch(r"[0-9a-f]{64}", digest) or not (path := self._file(digest)).is_file():
             raise CallerError(f"There is no image {digest!r}.", next_step="see `ropewalk image ls`.")
         return decode_own(path.read_bytes(), ImageRecord)
 
@@ -130,6 +140,23 @@ class ImageStore:
         """Digests of those that `default` made, also for other interpreters: the guest agents run out of them."""
         return frozenset(path.read_text("ascii").strip() for path in self._root.glob("default-*"))
 
+    def remove(self, digest: str) -> None:
+        """Forgets an image; its layers stay. Idempotent. Whoever calls knows that nothing stands on it."""
+        self._file(digest).unlink(missing_ok=True)
+
+    def _import(self, layer: str, label: str, data_class: str | None) -> ImageRecord:
+        record = ImageRecord(layers=(layer,), env={"PATH": PATH_VARIABLE}, label=label)
+        file = self._file(record.digest)
+        held = decode_own(file.read_bytes(), ImageRecord).data_class if file.is_file() else record.data_class
+        strictest = most_restricted(held, data_class or held)
+        if data_class is not None and strictest != data_class:
+            raise DeniedError(
+                f"This image is here as {held!r}, and would become {data_class!r}.",
+                rule="data_class",
+                next_step=f"leave the class out, or remove it first: ropewalk image rm {record.digest[:16]}.",
+            )
+        return self._keep(msgspec.structs.replace(record, data_class=strictest))
+
     def _pointed(self, pointer: Path) -> ImageRecord | None:
         with suppress(OSError, CallerError):
             record = self.get(pointer.read_text("ascii").strip())
@@ -139,5 +166,8 @@ class ImageStore:
         return None
 
     def _keep(self, record: ImageRecord) -> ImageRecord:
-        replace_whole(self._root / f"{record.digest}.json", canonical_bytes(record))
+        replace_whole(self._file(record.digest), canonical_bytes(record))
         return record
+
+    def _file(self, digest: str) -> Path:
+        return self._root / f"{digest}.json"

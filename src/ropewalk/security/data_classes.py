@@ -22,7 +22,7 @@ class Use(StrEnum):
     ENDPOINT = "endpoint"
     """Be sent to a model; target: its host name."""
     EXPORT = "export"
-    """Leave as a file; target: the format, such as `jsonl`."""
+    """Leave as a file; target: the format, such as `jsonl`; `file` is one out of a sandbox."""
 
 
 class DataClass(Record):
@@ -45,7 +45,7 @@ _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 
 DEFAULT_CLASSES: Final[tuple[DataClass, ...]] = (
     DataClass(name="public", rank=0, drivers=("*",), endpoints=("*",), exports=("*",)),
-    DataClass(name="internal", rank=1, drivers=("*",), endpoints=_LOOPBACK, exports=("jsonl", "atif", "html")),
+    DataClass(name="internal", rank=1, drivers=("*",), endpoints=_LOOPBACK, exports=("jsonl", "atif", "html", "file")),
     DataClass(
         name="restricted",
         rank=2,

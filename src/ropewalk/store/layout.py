@@ -102,6 +102,6 @@ class Layout:
         """All that stays when nothing runs; `sandboxes` is no such place."""
         database = (self.database.with_name(self.database.name + suffix) for suffix in ("", "-wal", "-shm", "-journal"))
         return frozenset(
-            (self.blobs, self.layers, self.images, self.snapshots, self.lake, self.log, self.keys, self.runs, self.tasks,
-             self.tenants, self.tenants.with_suffix(".lock"), *database)
+            (self.blobs, self.layers, self.images, self.snapshots, self.lake, self.log, self.keys, self.runs,
+             self.tasks, self.tenants, self.tenants.with_suffix(".lock"), *database)
         )  # fmt: skip

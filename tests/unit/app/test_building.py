@@ -10,6 +10,7 @@ from ropewalk.app.building import Gathered, choose, plan_build
 from ropewalk.core.errors import CallerError
 from ropewalk.interface.task import Task, TaskKind, TaskOrigin
 from ropewalk.rollout.plan import SourcePlan, TasksPlan
+from ropewalk.tasks.pins import load_pins
 from ropewalk.tasks.records import ReleaseRef, TaskRecord
 
 
@@ -41,6 +42,23 @@ def test_neighbours_become_pairs_newest_first_and_distributions_take_turns() -> 
     assert [mutants.count for mutants in plan.mutants] == [2, 2]
 
 
+@pytest.mark.parametrize(("share", "mutants", "releases"), [(0.0, [], 12), (0.5, [3, 3], 6), (0.1, [1, 1], 11)])
+def test_the_plan_says_how_many_mutants_are_tried(share: float, mutants: list[int], releases: int) -> None:
+    gathered = Gathered(
+        releases={"a": (ref("a", "1"), ref("a", "2")), "b": (ref("b", "1"), ref("b", "2"))}, pinned={}
+    )  # fmt: skip
+    plan = plan_build(gathered, TasksPlan(count=12, mutant_share_max=share), SourcePlan(), tenant="local")
+    assert ([each.count for each in plan.mutants], plan.tasks_max) == (mutants, releases)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.25])
+def test_a_pinned_catalogue_has_its_mutants_only_where_the_plan_wants_any(share: float) -> None:
+    pinned = tuple(ref(each.distribution, each.version) for each in load_pins("demo").releases)
+    gathered = Gathered(releases={}, pinned={"demo": pinned})
+    plan = plan_build(gathered, TasksPlan(mutant_share_max=share), SourcePlan(), tenant="local")
+    assert bool(plan.mutants) == bool(share) and plan.pairs
+
+
 def test_one_release_alone_is_a_private_package_with_mutants_only() -> None:
     gathered = Gathered(releases={"mine": (ref("mine", "1"),)}, pinned={})
     plan = plan_build(gathered, TasksPlan(count=5), SourcePlan(), tenant="local")
@@ -49,16 +67,25 @@ def test_one_release_alone_is_a_private_package_with_mutants_only() -> None:
         plan_build(gathered, TasksPlan(kinds=(TaskKind.RELEASE,)), SourcePlan(), tenant="local")
 
 
-@given(st.integers(0, 9), st.integers(0, 9), st.integers(0, 12), st.integers(1, 16))
-def test_mutants_are_a_quarter_at_most(first: int, second: int, mutants: int, count: int) -> None:
+SHARES = st.sampled_from([0.0, 0.1, 0.2, 0.25, 1 / 3, 0.5, 0.7, 1.0])
+
+
+@given(st.integers(0, 9), st.integers(0, 9), st.integers(0, 12), st.integers(1, 16), SHARES)
+def test_mutants_are_at_most_the_share_that_the_plan_says(
+    first: int, second: int, mutants: int, count: int, share_max: float
+) -> None:
     records = [record("a", n, TaskKind.RELEASE) for n in range(first)]
     records += [record("b", n, TaskKind.RELEASE) for n in range(second)]
     records += [record("a", n, TaskKind.MUTANT) for n in range(mutants)]
-    chosen = choose(records, count)
-    assert len(chosen) <= count
-    share = sum(each.task.kind is TaskKind.MUTANT for each in chosen)
-    assert share * 4 <= len(chosen) or share == 0
-    assert len({each.id for each in chosen}) == len(chosen)
+    chosen = choose(records, count, mutant_share_max=share_max)
+    assert len(chosen) <= count and len({each.id for each in chosen}) == len(chosen)
     places = [place for place, each in enumerate(chosen) if each.task.kind is TaskKind.MUTANT]
-    assert places == [4 * number - 1 for number in range(1, share + 1)]
+    # Not only in all, but among the first ones too, however many are taken of them; and no more would have fitted.
+    assert all(number <= share_max * (place + 1) + 1e-6 for number, place in enumerate(places, start=1))
+    more = len(places) + 1
+    fits = more <= mutants and more <= share_max * min(count, first + second + more) - 1e-6
+    assert not fits
+    if share_max == 0.25:
+        assert places == [4 * number - 1 for number in range(1, len(places) + 1)]
+        assert chosen == choose(records, count)
     assert len(choose(records, count, private=True)) == min(count, len(records))

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ropewalk.core.errors import UnavailableError
-from ropewalk.machinery.files import locked, replace_whole, replacing
+from ropewalk.core.errors import CallerError, UnavailableError
+from ropewalk.machinery.files import locked, replace_whole, replacing, write_out
 
 
 @pytest.mark.parametrize("durable", [False, True])
@@ -106,3 +106,25 @@ def test_a_dead_holder_holds_nothing(tmp_path: Path) -> None:
         holder.wait(20)
         with locked(lock, held=held):
             pass
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077, 0o002])
+def test_what_people_ask_for_is_as_readable_as_they_say(tmp_path: Path, mask: int) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "x")
+    before = os.umask(mask)
+    try:
+        write_out(tmp_path / "link", b"one")
+        replace_whole(tmp_path / "private", b"one")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "x").stat().st_mode) == 0o666 & ~mask
+    assert stat.S_IMODE((tmp_path / "private").stat().st_mode) == 0o600
+    assert (tmp_path / "link").is_symlink()
+
+
+def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for place in (tmp_path / "pipe", tmp_path):
+        with pytest.raises(CallerError, match="no file"):
+            write_out(place, b"one")
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
