@@ -9,9 +9,11 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import anyio.to_thread
+import msgspec
 import pytest
 
 from ropewalk.core.errors import RopewalkError
@@ -19,6 +21,7 @@ from ropewalk.core.records import decode, digest
 from ropewalk.interface.task import FileSet, TaskKind
 from ropewalk.lake.archives import unpack
 from ropewalk.reward.globs import matches_any
+from ropewalk.reward.ports import GradingSandbox, GradingSandboxes
 from ropewalk.sandbox.contract import SandboxSpec
 from ropewalk.tasks.builder import TaskBuilder, Workshop, adjacent
 from ropewalk.tasks.records import BuildPlan, MutantPlan, Reason, ReleaseRef, YieldReport
@@ -193,6 +196,18 @@ def shop(
     )  # fmt: skip
 
 
+class Noted:
+    """Makes the world's sandboxes, and remembers of which data class."""
+
+    def __init__(self, sandboxes: GradingSandboxes) -> None:
+        self._sandboxes = sandboxes
+        self.classes: set[str] = set()
+
+    async def create(self, spec: SandboxSpec) -> GradingSandbox:
+        self.classes.add(spec.data_class)
+        return await self._sandboxes.create(spec)
+
+
 async def build(world: GradingWorld, folder: Path, *trees: SourceTree, **plan: object) -> YieldReport:
     pairs = adjacent([ref(tree) for tree in trees])
     return await TaskBuilder(shop(world, folder, *trees)).build(BuildPlan(pairs=pairs, tenant="tests", **plan))  # type: ignore[arg-type]
@@ -263,8 +278,14 @@ async def test_a_task_s_sandbox_fails_its_killers_and_the_oracle_mends_them(
 async def test_one_body_is_judged_by_fresh_cases(world: GradingWorld, tmp_path: Path) -> None:
     start = TESTS.index("class Chunks")
     tests = TESTS[:start] + TESTS[TESTS.index("def test_scaled()") : TESTS.index("def test_countdown()")]
-    report = await build(world, tmp_path, release("1.0", OLD, tests), release("2.0", NEW, tests))
+    before, after = release("1.0", OLD, tests), release("2.0", NEW, tests)
+    # Where the newer release alone is restricted, every sandbox is: also those that run the older one with its tests.
+    (pair,) = adjacent([ref(before), msgspec.structs.replace(ref(after), data_class="restricted")])
+    noted = Noted(world.sandboxes)
+    plan = BuildPlan(pairs=(pair,), tenant="tests")
+    report = await TaskBuilder(replace(shop(world, tmp_path, before, after), sandboxes=noted)).build(plan)
     (record,) = report.tasks
+    assert (record.task.data_class, noted.classes) == ("restricted", {"restricted"})
     assert record.fresh_cases >= 3
     assert record.task.visible_killers == ("tests/test_yarn.py::test_scaled",)
     assert "`scaled` doubles negative numbers" in record.task.prompt
@@ -289,12 +310,15 @@ async def test_mutants_of_a_private_package_in_src_layout_with_wheels_and_a_plug
     )
     plan = BuildPlan(
         pairs=(),
-        mutants=(MutantPlan(release=ref(tree), count=1),),
+        mutants=(MutantPlan(release=msgspec.structs.replace(ref(tree), data_class="internal"), count=1),),
         tenant="tests",
         private=True,
         plugins=("wordplugin",),
     )
-    report = await TaskBuilder(shop(world, tmp_path / "state", tree, wheels=wheels.layers)).build(plan)
+    noted = Noted(world.sandboxes)
+    workshop = replace(shop(world, tmp_path / "state", tree, wheels=wheels.layers), sandboxes=noted)
+    report = await TaskBuilder(workshop).build(plan)
+    assert noted.classes == {"internal"}
     (record,) = report.tasks
     task = record.task
     assert task.kind is TaskKind.MUTANT

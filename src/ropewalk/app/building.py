@@ -24,6 +24,7 @@ from ropewalk.lake.ingest import Terms
 from ropewalk.lake.records import IngestResult, RawRecord
 from ropewalk.lake.sources import PypiSource, parse_source
 from ropewalk.rollout.plan import SourcePlan, TasksPlan
+from ropewalk.security.data_classes import Use, check_allowed
 from ropewalk.tasks.builder import TaskBuilder, Workshop, adjacent
 from ropewalk.tasks.pins import load_pins
 from ropewalk.tasks.records import BuildEvent, BuildPlan, MutantPlan, PairPlan, ReleaseRef, TaskRecord, YieldReport
@@ -198,8 +199,12 @@ async def build_tasks(
 
     Raises:
         CallerError: requirements that do not resolve, or no task was admitted.
-        DeniedError: the profile does not allow to fetch requirements.
+        DeniedError: the profile does not allow to fetch requirements, or the class of a release does not allow the
+            sandbox driver; then nothing is run.
     """
+    steps = [(pair.before, pair.after) for pair in plan.pairs] + [(each.release,) for each in plan.mutants]
+    for data_class in sorted({release.data_class for releases in steps for release in releases}):
+        check_allowed(data_class, Use.DRIVER, f"sandbox:{machines.driver_name}")
     image = await machines.image()
     wheels = await anyio.to_thread.run_sync(_wheels, custody, machines, plan, image.layers, wheelhouse)
     shop = Workshop(

@@ -210,8 +210,8 @@ class Assembly:
             if test not in judging and bodies.key(test) not in gone:
                 chosen.append(test)
         plan = selection((), chosen, limit_s(total + 1.0))
-        wrong = await self._bench.run(problem.tree, source, shown, plan)
-        fixed = await self._bench.run(problem.tree, right, shown, plan)
+        wrong = await self._bench.run(problem.tree, source, shown, plan, data_class=problem.data_class)
+        fixed = await self._bench.run(problem.tree, right, shown, plan, data_class=problem.data_class)
         before, after = passing(wrong), passing(fixed)
         if hanging_test(wrong) is not None:
             raise Refused(Reason.HANGS, f"{hanging_test(wrong)} hangs before the fix")

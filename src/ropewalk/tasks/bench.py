@@ -90,7 +90,9 @@ class Bench:
             self._stored[key] = record.digest
         return self._stored[key]
 
-    async def run(self, tree: SourceTree, source: str, tests: Mapping[str, bytes], plan: SuitePlan) -> SuiteRecord:
+    async def run(
+        self, tree: SourceTree, source: str, tests: Mapping[str, bytes], plan: SuitePlan, *, data_class: str
+    ) -> SuiteRecord:
         """Runs tests on a source in a sandbox of its own.
 
         Args:
@@ -98,6 +100,7 @@ class Bench:
             source: digest of the source's layer.
             tests: test files, relative to the workdir.
             plan: which tests; `timeout_s` is their CPU time; import paths and plugins are filled in here.
+            data_class: of the source and the tests, the more restricted one.
 
         Raises:
             SandboxGoneError, UnavailableError: our side failed, or had no time for the tests again and again.
@@ -109,6 +112,7 @@ class Bench:
             image=self.world.image,
             layers=(*self.world.wheels, source, layer),
             workdir=WORKDIR,
+            data_class=data_class,
         )
         whole = SuitePlan(
             workdir=WORKDIR, files=plan.files, tests=plan.tests, import_paths=import_paths(tree),
@@ -140,7 +144,9 @@ class Bench:
             with anyio.CancelScope(shield=True):
                 await box.close()
 
-    async def baseline(self, tree: SourceTree, source: str, tests: Mapping[str, bytes], plan: SuitePlan) -> SuiteRecord:
+    async def baseline(
+        self, tree: SourceTree, source: str, tests: Mapping[str, bytes], plan: SuitePlan, *, data_class: str
+    ) -> SuiteRecord:
         """Like `run`, remembered by content: the same source, tests, image and plan are run once."""
         named = {path: digest_bytes(content) for path, content in tests.items()}
         key = digest([_BASELINE_VERSION, self.world.image, self.world.wheels, self.world.plugins, source, named, plan])
@@ -150,7 +156,7 @@ class Bench:
                 return decode_own(stored.read_bytes(), SuiteRecord)
             except RopewalkError:
                 stored.unlink()  # of another version, or damaged: it can be made again
-        record = await self.run(tree, source, tests, plan)
+        record = await self.run(tree, source, tests, plan, data_class=data_class)
         if record.complete:
             write_whole(stored, canonical_bytes(record))
         return record

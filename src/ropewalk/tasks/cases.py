@@ -240,7 +240,9 @@ async def _sides(bench: Bench, problem: Problem, wrong: str, right: str) -> Asyn
     async def open_side(stack: AsyncExitStack, source: str) -> _Side:
         layers = (*world.wheels, source, tests)
         sandbox = await bench.sandboxes.create(
-            SandboxSpec(tenant=world.tenant, image=world.image, layers=layers, workdir=WORKDIR)
+            SandboxSpec(
+                tenant=world.tenant, image=world.image, layers=layers, workdir=WORKDIR, data_class=problem.data_class
+            )
         )
         stack.push_async_callback(_close, sandbox)
         return _Side(sandbox, tuple(f"{WORKDIR}/{path}" for path in paths))

@@ -29,6 +29,7 @@ class Pair:
         source_before, source_after: digests of their layers.
         tests: test files, with imports guarded.
         modules: those that are collected.
+        data_class: the more restricted one of both releases'.
     """
 
     before: SourceTree
@@ -37,6 +38,7 @@ class Pair:
     source_after: str
     tests: Mapping[str, bytes]
     modules: tuple[str, ...]
+    data_class: str
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,9 @@ class Killers:
     problem: str = ""
 
 
-async def make_pair(bench: Bench, before: SourceTree, after: SourceTree, *, modules: tuple[str, ...] = ()) -> Pair:
+async def make_pair(
+    bench: Bench, before: SourceTree, after: SourceTree, *, data_class: str, modules: tuple[str, ...] = ()
+) -> Pair:
     """Stores both sources and guards the tests' imports of names that the older one lacks.
 
     Raises:
@@ -76,13 +80,14 @@ async def make_pair(bench: Bench, before: SourceTree, after: SourceTree, *, modu
     return Pair(
         before=before, after=after, source_before=await bench.layer(source_files(before)),
         source_after=await bench.layer(source_files(after)), tests=tests, modules=tuple(sorted(chosen)),
+        data_class=data_class,
     )  # fmt: skip
 
 
 async def find_killers(bench: Bench, pair: Pair) -> Killers:
     """Runs the newer tests on both sources, once; tests that hang on the older one are left out."""
     plan = SuitePlan(files=pair.modules, timeout_s=BASELINE_TIMEOUT_S)
-    right = await bench.baseline(pair.after, pair.source_after, pair.tests, plan)
+    right = await bench.baseline(pair.after, pair.source_after, pair.tests, plan, data_class=pair.data_class)
     if not right.complete:
         return Killers(problem=f"the newer release's tests: {right.problem or right.termination}")
     seconds = {name_of(test): test.seconds for test in right.tests if test.outcome == "passed"}
@@ -94,7 +99,10 @@ async def find_killers(bench: Bench, pair: Pair) -> Killers:
     left, dropped = usable, []
     for _ in range(HANGS_MAX + 1):
         limit = limit_s(sum(seconds[name] for name in left) + start_s(right))
-        wrong = await bench.run(pair.before, pair.source_before, pair.tests, selection(pair.modules, left, limit))
+        chosen = selection(pair.modules, left, limit)
+        wrong = await bench.run(
+            pair.before, pair.source_before, pair.tests, chosen, data_class=pair.data_class
+        )  # fmt: skip
         stuck = hanging_test(wrong)
         if stuck is None:
             break
@@ -118,8 +126,8 @@ async def confirm(bench: Bench, pair: Pair, found: Killers) -> Killers:
     """Runs the killers alone once more on both sources and keeps those that behave the same."""
     limit = limit_s(sum(found.seconds[name] for name in found.killers) + 1.0)
     plan = selection(pair.modules, found.killers, limit)
-    wrong = await bench.run(pair.before, pair.source_before, pair.tests, plan)
-    right = await bench.run(pair.after, pair.source_after, pair.tests, plan)
+    wrong = await bench.run(pair.before, pair.source_before, pair.tests, plan, data_class=pair.data_class)
+    right = await bench.run(pair.after, pair.source_after, pair.tests, plan, data_class=pair.data_class)
     ended = {name_of(test) for test in wrong.tests if test.outcome != "started"}
     kept = (ended - passing(wrong)) & passing(right)
     return replace(found, killers=tuple(name for name in found.killers if name in kept))
@@ -129,7 +137,7 @@ async def reach(bench: Bench, pair: Pair, tests: Iterable[str], *, budget_s: flo
     """Test → functions it calls on the newer source, as `path::dotted name`."""
     files = tuple(sorted({name.partition("::")[0] for name in tests}))
     plan = SuitePlan(files=files, tests=tuple(tests), timeout_s=budget_s, reach=reach_folders(pair.after))
-    record = await bench.baseline(pair.after, pair.source_after, pair.tests, plan)
+    record = await bench.baseline(pair.after, pair.source_after, pair.tests, plan, data_class=pair.data_class)
     return {name_of(test): tuple(place_of(place) for place in test.reached) for test in record.tests}
 
 

@@ -73,7 +73,8 @@ class MutantBuilder:
         rejections: list[Rejection] = []
         tests = tried = 0
         try:
-            pair = await make_pair(self._bench, tree, tree, modules=plan.modules)
+            data_class = plan.release.data_class
+            pair = await make_pair(self._bench, tree, tree, data_class=data_class, modules=plan.modules)
             tell("baseline", f"{len(pair.modules)} test modules")
             work = await self._look(plan, pair)
             tests = len(work.seconds)
@@ -103,7 +104,9 @@ class MutantBuilder:
 
     async def _look(self, plan: MutantPlan, pair: Pair) -> _Work:
         suite = SuitePlan(files=pair.modules, timeout_s=BASELINE_TIMEOUT_S, reach=reach_folders(pair.after))
-        record = await self._bench.baseline(pair.after, pair.source_after, pair.tests, suite)
+        record = await self._bench.baseline(
+            pair.after, pair.source_after, pair.tests, suite, data_class=pair.data_class
+        )  # fmt: skip
         seconds: dict[str, float] = {}
         by_function: dict[str, list[str]] = {}
         for test in record.tests:
@@ -153,7 +156,9 @@ class MutantBuilder:
         source = await self._bench.layer(source_files(work.pair.before, before))
         limit = limit_s(sum(work.seconds[test] for test in selected) + work.start_s)
         suite = selection(work.pair.modules, selected, limit)
-        record = await self._bench.run(work.pair.before, source, work.pair.tests, suite)
+        record = await self._bench.run(
+            work.pair.before, source, work.pair.tests, suite, data_class=work.pair.data_class
+        )  # fmt: skip
         if hanging_test(record) is not None or not record.complete:
             return Rejection(name=title, reason=Reason.HANGS, detail=record.problem or str(record.termination))
         alive = passing(record)

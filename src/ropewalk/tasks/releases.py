@@ -49,7 +49,8 @@ class ReleaseBuilder:
         """
         started_s = self._bench.clock.monotonic_s()
         try:
-            pair = await make_pair(self._bench, before, after, modules=plan.modules)
+            data_class = most_restricted(plan.before.data_class, plan.after.data_class)
+            pair = await make_pair(self._bench, before, after, data_class=data_class, modules=plan.modules)
         except NoTestsError as error:
             return self._nothing(plan, Reason.NO_TESTS, error.message)
         tell("baseline", f"{len(pair.modules)} test modules")
@@ -207,7 +208,7 @@ def _problem(
     return Problem(
         kind=TaskKind.RELEASE, name=name, level=level, tree=pair.before, after_tree=pair.after,
         before=pair.before.editable_files, after=pair.after.editable_files, tests=pair.tests, visible_killers=visible,
-        held_out=held_out, origin=origin, data_class=most_restricted(plan.before.data_class, plan.after.data_class),
+        held_out=held_out, origin=origin, data_class=pair.data_class,
         hidden=hidden, both=both, seconds=found.seconds, notes=notes,
     )  # fmt: skip
 

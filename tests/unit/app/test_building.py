@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ropewalk.app.building import Gathered, choose, plan_build
-from ropewalk.core.errors import CallerError
+from ropewalk.app.building import Gathered, build_tasks, choose, plan_build
+from ropewalk.app.custody import Custody
+from ropewalk.app.machines import Machines
+from ropewalk.core.errors import CallerError, DeniedError
 from ropewalk.interface.task import Task, TaskKind, TaskOrigin
 from ropewalk.rollout.plan import SourcePlan, TasksPlan
 from ropewalk.tasks.pins import load_pins
-from ropewalk.tasks.records import ReleaseRef, TaskRecord
+from ropewalk.tasks.records import BuildPlan, MutantPlan, PairPlan, ReleaseRef, TaskRecord
 
 
 def ref(name: str, version: str) -> ReleaseRef:
@@ -89,3 +94,23 @@ def test_mutants_are_at_most_the_share_that_the_plan_says(
         assert places == [4 * number - 1 for number in range(1, len(places) + 1)]
         assert chosen == choose(records, count)
     assert len(choose(records, count, private=True)) == min(count, len(records))
+
+
+@pytest.mark.parametrize("position", ["before", "after", "mutant"])
+async def test_no_release_meets_a_driver_that_its_class_forbids(tmp_path: Path, position: str) -> None:
+    closed = msgspec.structs.replace(ref("a", "2"), data_class="restricted")
+    pairs = {
+        "before": (PairPlan(before=closed, after=ref("a", "3")),),
+        "after": (PairPlan(before=ref("a", "1"), after=closed),),
+    }
+    plan = BuildPlan(
+        pairs=pairs.get(position, (PairPlan(before=ref("a", "1"), after=ref("a", "3")),)),
+        mutants=(MutantPlan(release=closed, count=1),) if position == "mutant" else (), tenant="local",
+    )  # fmt: skip
+    with Custody.open(state=tmp_path / "state") as custody:
+        machines = Machines(custody)
+        machines.driver_name = "cloud"
+        with pytest.raises(DeniedError) as denied:
+            await build_tasks(custody, machines, plan, count=1)
+        assert denied.value.rule == "data_class:restricted:driver"
+        assert not list(machines.images.records()), "refused before anything is made"
