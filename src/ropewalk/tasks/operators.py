@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from ropewalk.core.records import Record
+from ropewalk.core.syntax import Source
 from ropewalk.tasks.bodies import Function, parse
 
 
@@ -34,30 +35,8 @@ class Edit(Record):
         return source[: self.start] + self.text.encode() + source[self.end :]
 
 
-class _Source:
-    """A module's bytes, addressed by syntax nodes."""
-
-    def __init__(self, source: bytes) -> None:
-        self.bytes = source
-        self._starts = [0]
-        for line in source.splitlines(keepends=True):
-            self._starts.append(self._starts[-1] + len(line))
-
-    def start(self, node: ast.expr | ast.stmt) -> int:
-        return self._starts[node.lineno - 1] + node.col_offset
-
-    def end(self, node: ast.expr | ast.stmt) -> int:
-        return self._starts[(node.end_lineno or node.lineno) - 1] + (node.end_col_offset or 0)
-
-    def text(self, node: ast.expr | ast.stmt) -> str:
-        return self.bytes[self.start(node) : self.end(node)].decode()
-
-    def line_start(self, node: ast.stmt) -> int:
-        return self._starts[node.lineno - 1]
-
-
 Span = tuple[int, int, str]
-Operator = Callable[[_Source, ast.AST], Iterator[Span]]
+Operator = Callable[[Source, ast.AST], Iterator[Span]]
 
 _COMPARISONS: Final = {
     ast.Lt: ("<", "<="), ast.LtE: ("<=", "<"), ast.Gt: (">", ">="), ast.GtE: (">=", ">"), ast.Eq: ("==", "!="),
@@ -74,16 +53,18 @@ def mutations(source: bytes, name: str, node: Function) -> tuple[Edit, ...]:
     """Every place in one function where an operator applies, in the source's order.
 
     Args:
-        source: the module, UTF-8.
+        source: the module; one that is not plain UTF-8 has no mutations.
         name: the function's dotted name in it.
         node: its syntax node, of this very source.
     """
-    text = _Source(source)
+    text = Source.read(source)
+    if text is None:
+        return ()
     found: list[Edit] = []
     for part in _own_nodes(node):
         for operator, find in OPERATORS.items():
             for start, end, replacement in find(text, part):
-                line = source.count(b"\n", 0, start) + 1
+                line = text.line(start)
                 found.append(Edit(operator=operator, function=name, line=line, start=start, end=end, text=replacement))
     return tuple(sorted(found, key=lambda edit: (edit.start, edit.operator, edit.text)))
 
@@ -97,7 +78,7 @@ def mutate(source: bytes, edit: Edit) -> bytes | None:
     return mutated
 
 
-def _comparison(source: _Source, node: ast.AST) -> Iterator[Span]:
+def _comparison(source: Source, node: ast.AST) -> Iterator[Span]:
     if not isinstance(node, ast.Compare):
         return
     left = node.left
@@ -106,7 +87,7 @@ def _comparison(source: _Source, node: ast.AST) -> Iterator[Span]:
         left = right
 
 
-def _arithmetic(source: _Source, node: ast.AST) -> Iterator[Span]:
+def _arithmetic(source: Source, node: ast.AST) -> Iterator[Span]:
     if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
         yield from _between(source, node.left, node.right, *_ARITHMETIC[type(node.op)])
     elif isinstance(node, ast.AugAssign) and type(node.op) in _ARITHMETIC:
@@ -114,7 +95,7 @@ def _arithmetic(source: _Source, node: ast.AST) -> Iterator[Span]:
         yield from _between(source, node.target, node.value, f"{old}=", f"{new}=")
 
 
-def _boolean(source: _Source, node: ast.AST) -> Iterator[Span]:
+def _boolean(source: Source, node: ast.AST) -> Iterator[Span]:
     if isinstance(node, ast.BoolOp):
         old, new = ("and", "or") if isinstance(node.op, ast.And) else ("or", "and")
         for left, right in zip(node.values, node.values[1:], strict=False):
@@ -123,12 +104,12 @@ def _boolean(source: _Source, node: ast.AST) -> Iterator[Span]:
         yield source.start(node), source.start(node.operand), ""
 
 
-def _constant(source: _Source, node: ast.AST) -> Iterator[Span]:
+def _constant(source: Source, node: ast.AST) -> Iterator[Span]:
     if isinstance(node, ast.Constant) and (changed := _other_constant(node.value)) is not None:
         yield source.start(node), source.end(node), changed
 
 
-def _off_by_one(source: _Source, node: ast.AST) -> Iterator[Span]:
+def _off_by_one(source: Source, node: ast.AST) -> Iterator[Span]:
     if isinstance(node, ast.Slice):
         bounds = [bound for bound in (node.lower, node.upper) if bound is not None]
     elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "range":
@@ -142,7 +123,7 @@ def _off_by_one(source: _Source, node: ast.AST) -> Iterator[Span]:
             yield source.start(bound), source.end(bound), f"({source.text(bound)}) - 1"
 
 
-def _swapped(source: _Source, node: ast.AST) -> Iterator[Span]:
+def _swapped(source: Source, node: ast.AST) -> Iterator[Span]:
     if not isinstance(node, ast.Call):
         return
     for one, two in zip(node.args, node.args[1:], strict=False):
@@ -153,7 +134,7 @@ def _swapped(source: _Source, node: ast.AST) -> Iterator[Span]:
             yield source.start(one), source.end(two), source.text(two) + between + source.text(one)
 
 
-def _dropped(source: _Source, node: ast.AST) -> Iterator[Span]:
+def _dropped(source: Source, node: ast.AST) -> Iterator[Span]:
     if isinstance(node, ast.Expr):
         drops = isinstance(node.value, (ast.Call, ast.Await))
     elif isinstance(node, ast.Assign):
@@ -166,7 +147,7 @@ def _dropped(source: _Source, node: ast.AST) -> Iterator[Span]:
         yield source.start(node), source.end(node), "pass"
 
 
-def _wrong_default(source: _Source, node: ast.AST) -> Iterator[Span]:
+def _wrong_default(source: Source, node: ast.AST) -> Iterator[Span]:
     if not isinstance(node, ast.arguments):
         return
     for default in [*node.defaults, *(default for default in node.kw_defaults if default is not None)]:
@@ -176,7 +157,7 @@ def _wrong_default(source: _Source, node: ast.AST) -> Iterator[Span]:
                 yield source.start(default), source.end(default), changed
 
 
-def _early_return(source: _Source, node: ast.AST) -> Iterator[Span]:
+def _early_return(source: Source, node: ast.AST) -> Iterator[Span]:
     if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) or len(node.body) < 3:
         return
     for statement in node.body[1:]:
@@ -213,7 +194,7 @@ def _other_constant(value: object) -> str | None:
     return None
 
 
-def _between(source: _Source, left: ast.expr, right: ast.expr, old: str, new: str) -> Iterator[Span]:
+def _between(source: Source, left: ast.expr, right: ast.expr, old: str, new: str) -> Iterator[Span]:
     """The span of an operator between two operands, if it stands there once and without a comment."""
     start, end = source.end(left), source.start(right)
     gap = source.bytes[start:end].decode()

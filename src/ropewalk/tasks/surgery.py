@@ -11,6 +11,7 @@ import ast
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import PurePosixPath
 
+from ropewalk.core.syntax import lines_of
 from ropewalk.tasks.bodies import Function, first_line, functions, parse
 from ropewalk.tasks.symbols import Symbols
 
@@ -28,7 +29,7 @@ def remove_tests(source: str, names: Iterable[str]) -> str:
     tree = parse(source)
     if tree is None or not wanted:
         return source
-    lines = source.splitlines(keepends=True)
+    lines = lines_of(source)
     cuts: dict[int, tuple[int, str]] = {}
     for dotted, node, block in _definitions(tree):
         if dotted not in wanted:
@@ -83,7 +84,7 @@ def guard_imports(source: str, symbols: Symbols, *, path: str) -> tuple[str, tup
     tree = parse(source)
     if tree is None:
         return source, ()
-    lines = source.splitlines(keepends=True)
+    lines = lines_of(source)
     missing: list[str] = []
     for node in sorted(tree.body, key=lambda statement: -statement.lineno):
         if not isinstance(node, (ast.Import, ast.ImportFrom)):

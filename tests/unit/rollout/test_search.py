@@ -296,3 +296,26 @@ async def test_an_edit_that_eats_all_memory_is_dropped_and_a_lost_fork_is_not(tm
     bench.die, bench.steps = Termination.INFRASTRUCTURE, [(ToolCall(name="x"), ToolResult(output=""))]
     with pytest.raises(SandboxGoneError):
         await policy.run(search_context(bench, task))
+
+
+ODD = {
+    "mark": b"\xef\xbb\xbf" + SOURCE.encode(),
+    "cookie": ("# coding: latin-1\n" + SOURCE.replace("Windows", "F\xe9n\xeatres")).encode("latin-1"),
+    "cookie of ascii": ("# coding: cp1252\n" + SOURCE).encode(),
+    "no encoding": SOURCE.replace("Windows", "F\xe9n\xeatres").encode("latin-1"),
+}
+
+
+@pytest.mark.parametrize("source", ODD.values(), ids=ODD)
+def test_sources_in_other_encodings_are_left_alone(source: bytes) -> None:
+    assert candidates("a.py", source, everywhere(SOURCE)) == []
+    for node in ast.parse(SOURCE).body:
+        assert isinstance(node, Function)
+        assert mutations(source, node.name, node) == ()
+
+
+@pytest.mark.parametrize("end", ["\r\n", "\r"])
+def test_lines_are_counted_as_python_does(end: str) -> None:
+    source = SOURCE.replace("\n", end).encode()
+    plain = {(idea.line, idea.operator) for idea in candidates("a.py", SOURCE.encode(), everywhere(SOURCE))}
+    assert {(idea.line, idea.operator) for idea in candidates("a.py", source, everywhere(SOURCE))} == plain

@@ -3,6 +3,7 @@ from __future__ import annotations
 import ast
 import textwrap
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -40,6 +41,16 @@ SOURCE = textwrap.dedent('''
     def test_four():
         assert b() == 4
 ''')
+
+
+@pytest.mark.parametrize("odd", ["\f", "# \x1c\n", "# \u2028\n", "# \x85 \v\n"])
+def test_what_looks_like_the_end_of_a_line_moves_nothing(odd: str) -> None:
+    source = SOURCE.replace("\n\nclass", f"\n{odd}\nclass").replace("\n\ndef", f"\n{odd}\ndef")
+    left = remove_tests(source, ["TestB.test_three", "test_four"])
+    assert set(functions(left)) == {"TestA.test_one", "TestA.test_two", "helper"}
+    assert "== 3" not in left and "== 4" not in left and left.count(odd) == source.count(odd)
+    guarded, missing = guard_imports(source, Symbols({"pkg.py": b"a = 1\n"}), path="test_x.py")
+    assert missing == ("b",) and guarded.endswith(source.partition(")\n")[2])
 
 
 def test_removes_a_test_with_its_decorators_and_comments() -> None:

@@ -10,11 +10,10 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 
 from ropewalk.core.records import Record
-from ropewalk.core.syntax import parse_module
+from ropewalk.core.syntax import Source, parse_module
 
 INSERTIONS_MAX = 24
 """Statements tried in one place."""
@@ -56,31 +55,15 @@ class Candidate(Record):
         return source[: self.start] + self.text.encode() + source[self.end :]
 
 
-@dataclass(frozen=True)
-class _File:
-    source: bytes
-    starts: tuple[int, ...]
-
-    def span(self, node: ast.AST) -> tuple[int, int]:
-        line, end_line = getattr(node, "lineno"), getattr(node, "end_lineno")  # noqa: B009
-        start = self.starts[line - 1] + getattr(node, "col_offset")  # noqa: B009
-        return start, self.starts[end_line - 1] + getattr(node, "end_col_offset")  # noqa: B009
-
-    def text(self, node: ast.AST) -> str:
-        start, end = self.span(node)
-        return self.source[start:end].decode()
-
-
 def candidates(path: str, source: bytes, suspicion: Mapping[int, float]) -> list[Candidate]:
-    """All edits on suspicious lines of one file, best first; empty where it does not parse."""
+    """All edits on suspicious lines of one file, best first; empty where it does not parse or is not plain UTF-8."""
+    file = Source.read(source)
+    if file is None:
+        return []
     try:
         tree = parse_module(source)
     except (SyntaxError, ValueError, RecursionError):
         return []
-    starts = [0]
-    for text_line in source.splitlines(keepends=True):
-        starts.append(starts[-1] + len(text_line))
-    file = _File(source, tuple(starts))
     found = []
     seen = set()
     for function in ast.walk(tree):
@@ -90,7 +73,7 @@ def candidates(path: str, source: bytes, suspicion: Mapping[int, float]) -> list
         if not body:
             continue
         for operator, start, end, text, prior in _edits(file, function):
-            line = source.count(b"\n", 0, start) + 1
+            line = file.line(start)
             signature = max(body.values()) * _NEAR_FUNCTION if line < function.body[0].lineno else 0.0
             score = prior * body.get(line, signature)
             key = (start, end, text)
@@ -123,7 +106,7 @@ def _last(node: ast.AST) -> int:
     return last or first
 
 
-def _edits(file: _File, function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[Span]:
+def _edits(file: Source, function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[Span]:
     yield from _defaults(file, function)
     parents = {child: parent for parent in ast.walk(function) for child in ast.iter_child_nodes(parent)}
     for node in ast.walk(function):
@@ -154,7 +137,7 @@ def _edits(file: _File, function: ast.FunctionDef | ast.AsyncFunctionDef) -> Ite
     yield from _statements(file, function)
 
 
-def _arithmetic(file: _File, node: ast.BinOp) -> Iterator[Span]:
+def _arithmetic(file: Source, node: ast.BinOp) -> Iterator[Span]:
     if type(node.op) in _ARITHMETIC:
         old, new = _ARITHMETIC[type(node.op)]
         yield from _replace_between(file, node.left, node.right, old, new, kind=("arithmetic", 0.9))
@@ -164,7 +147,7 @@ def _arithmetic(file: _File, node: ast.BinOp) -> Iterator[Span]:
         yield "off_by_one", start, end, file.text(node.left), 1.0
 
 
-def _constant(file: _File, node: ast.Constant, parents: Mapping[ast.AST, ast.AST]) -> Iterator[Span]:
+def _constant(file: Source, node: ast.Constant, parents: Mapping[ast.AST, ast.AST]) -> Iterator[Span]:
     start, end = file.span(node)
     value = node.value
     parent = parents.get(node)
@@ -180,19 +163,19 @@ def _constant(file: _File, node: ast.Constant, parents: Mapping[ast.AST, ast.AST
         yield "constant", start, end, "0", 0.1
 
 
-def _call(file: _File, node: ast.Call) -> Iterator[Span]:
+def _call(file: Source, node: ast.Call) -> Iterator[Span]:
     for one, two in zip(node.args, node.args[1:], strict=False):
         if isinstance(one, ast.Starred) or isinstance(two, ast.Starred) or file.text(one) == file.text(two):
             continue
         start, end = file.span(one)[0], file.span(two)[1]
-        between = file.source[file.span(one)[1] : file.span(two)[0]].decode()
+        between = file.bytes[file.span(one)[1] : file.span(two)[0]].decode()
         yield "swapped_arguments", start, end, file.text(two) + between + file.text(one), 0.8
     if isinstance(node.func, ast.Name) and node.func.id == "range":
         for bound in node.args[:2]:
             yield from _bound(file, bound)
 
 
-def _bound(file: _File, bound: ast.expr | None) -> Iterator[Span]:
+def _bound(file: Source, bound: ast.expr | None) -> Iterator[Span]:
     if bound is None or isinstance(bound, ast.Constant | ast.Starred):
         return  # constants have their own edits
     start, end = file.span(bound)
@@ -200,7 +183,7 @@ def _bound(file: _File, bound: ast.expr | None) -> Iterator[Span]:
     yield "off_by_one", start, end, f"{file.text(bound)} - 1", 0.4
 
 
-def _negation(file: _File, node: ast.AST) -> Iterator[Span]:
+def _negation(file: Source, node: ast.AST) -> Iterator[Span]:
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
         yield "boolean", file.span(node)[0], file.span(node.operand)[0], "", 0.5
     conditions: list[ast.expr] = []
@@ -222,7 +205,7 @@ def _negation(file: _File, node: ast.AST) -> Iterator[Span]:
         yield "boolean", start, end, f"not {text}" if simple else f"not ({text})", prior
 
 
-def _defaults(file: _File, function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[Span]:
+def _defaults(file: Source, function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[Span]:
     arguments = function.args
     for default in [*arguments.defaults, *(default for default in arguments.kw_defaults if default)]:
         if not isinstance(default, ast.Constant):
@@ -239,7 +222,7 @@ def _defaults(file: _File, function: ast.FunctionDef | ast.AsyncFunctionDef) -> 
                 yield "default", start, end, text, 0.3
 
 
-def _statements(file: _File, function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[Span]:
+def _statements(file: Source, function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[Span]:
     """Returns too early, and statements lost (a `pass` where something stood)."""
     for parent in ast.walk(function):
         for block in (getattr(parent, name, None) for name in ("body", "orelse", "finalbody")):
@@ -256,7 +239,7 @@ def _statements(file: _File, function: ast.FunctionDef | ast.AsyncFunctionDef) -
                     yield "extra_condition", start, end, "pass", 0.1
 
 
-def _insertions(file: _File, function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
+def _insertions(file: Source, function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
     """Statements worth trying in a gap: others of the same function, counters, and what loops do to collections."""
     texts: dict[str, None] = {}
     assigned: dict[str, None] = {}
@@ -278,11 +261,11 @@ def _insertions(file: _File, function: ast.FunctionDef | ast.AsyncFunctionDef) -
 
 
 def _replace_between(
-    file: _File, left: ast.expr, right: ast.expr, old: str, new: tuple[str, ...], *, kind: tuple[str, float]
+    file: Source, left: ast.expr, right: ast.expr, old: str, new: tuple[str, ...], *, kind: tuple[str, float]
 ) -> Iterator[Span]:
     """The operator between two operands, replaced; the first replacement is the likeliest."""
     start, end = file.span(left)[1], file.span(right)[0]
-    gap = file.source[start:end].decode()
+    gap = file.bytes[start:end].decode()
     pattern = r"\s+".join(re.escape(word) for word in old.split())
     if old[0].isalpha():
         pattern = rf"\b{pattern}\b"
