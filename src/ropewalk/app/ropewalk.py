@@ -50,6 +50,8 @@ class Ropewalk:
         self.custody = custody
         self.machines = machines
         self._group = group
+        self._world: RunWorld | None = None
+        self._making = anyio.Lock()
 
     @classmethod
     @asynccontextmanager
@@ -102,10 +104,21 @@ class Ropewalk:
         """What sandboxes start from."""
         return self.machines.images
 
-    @property
-    def world(self) -> RunWorld:
-        """All that a run touches."""
+    async def world(self) -> RunWorld:
+        """All that a run touches; made at the first call. That tries the driver, opens journal and log and makes keys
+        where there are none: seconds, in a thread.
+
+        Raises:
+            CallerError, IntegrityError, UnavailableError: keys, journal or log cannot be used.
+        """
+        async with self._making:
+            if self._world is None:
+                self._world = await in_thread(self._make_world)
+        return self._world
+
+    def _make_world(self) -> RunWorld:
         machines, custody = self.machines, self.custody
+        _ = custody.journal
         return RunWorld(
             sandboxes=machines.sandboxes,
             blobs=custody.blobs,
@@ -164,8 +177,9 @@ class Ropewalk:
         self._check_endpoints(made)
         chosen = list(tasks) or await self.tasks_of(made)
         self._check_data(made, chosen)
-        run = await in_thread(begin_run, self.world, self.custody.journal, made, chosen, run=run_id)
-        return self._start(run, made, observe)
+        world = await self.world()
+        run = await in_thread(begin_run, world, self.custody.journal, made, chosen, run=run_id)
+        return self._start(world, run, made, observe)
 
     async def resume(self, run: str, *, observe: events.Observer = events.ignore) -> Run:
         """Goes on with a run that was interrupted, also by `kill -9`.
@@ -174,10 +188,11 @@ class Ropewalk:
             CallerError: no such run.
             UnavailableError: another process works on it.
         """
-        plan, tasks = await in_thread(load_run, self.world, self.custody.journal, run)
+        world = await self.world()
+        plan, tasks = await in_thread(load_run, world, self.custody.journal, run)
         self._check_endpoints(plan)
         self._check_data(plan, tasks.values())
-        return self._start(run, plan, observe)
+        return self._start(world, run, plan, observe)
 
     async def trace(self, reward: Reward | str) -> Trace:
         """The whole chain behind a reward (or anything else by its name), signatures checked on the way."""
@@ -238,9 +253,9 @@ class Ropewalk:
             )
         return [record.task for record in built.tasks]
 
-    def _start(self, run: str, plan: Plan, observe: events.Observer) -> Run:
+    def _start(self, world: RunWorld, run: str, plan: Plan, observe: events.Observer) -> Run:
         started = Run(run, self.custody)
-        started.start(self._group, self.world, make_policies(plan), observe)
+        started.start(self._group, world, make_policies(plan), observe)
         return started
 
     def _check_endpoints(self, plan: Plan) -> None:

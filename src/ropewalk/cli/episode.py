@@ -122,7 +122,7 @@ async def replay(episode: str, *, json: bool = False, place: Place = HERE) -> in
 
     async with opened(place) as rw:
         record, task = load_episode(rw.custody, named(episode, "episode"))
-        async with state_at(rw.world, rw.sandboxes, rw.custody, record, task, step=0) as (sandbox, how):
+        async with state_at(await rw.world(), rw.sandboxes, rw.custody, record, task, step=0) as (sandbox, how):
             if not json:
                 say(f"{record.id}: {len(record.steps)} steps; first state: {how}", style="dim")
             same = await play_again(sandbox, rw.custody, record, task, tell)
@@ -163,7 +163,8 @@ async def attach(
         async with opened(place) as rw:
             record, task = load_episode(rw.custody, named(episode, "episode"))
             chosen = check_step(record, step)
-            async with state_at(rw.world, rw.sandboxes, rw.custody, record, task, step=chosen) as (sandbox, how):
+            world = await rw.world()
+            async with state_at(world, rw.sandboxes, rw.custody, record, task, step=chosen) as (sandbox, how):
                 _welcome(record, task, chosen, how)
                 return result_code(await connect(sandbox, list(words) or SHELL))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -9,12 +10,15 @@ import anyio
 import pytest
 
 from ropewalk.app.custody import Custody
+from ropewalk.app.machines import Machines
 from ropewalk.app.ropewalk import Ropewalk
 from ropewalk.app.runs import Run
 from ropewalk.core.errors import DeniedError
+from ropewalk.provenance.graph import LineageIndex
 from ropewalk.rollout.begin import begin_run
 from ropewalk.rollout.plan import OpenAISettings, Plan, PoliciesPlan, PolicyName, RunPlan
 from ropewalk.rollout.policies.contract import ContextKind
+from ropewalk.store.database import Database
 from tests.unit.rollout.worlds import Durable
 
 
@@ -64,7 +68,7 @@ async def test_tasks_meet_only_what_their_class_allows(tmp_path: Path, data_clas
             await rw.run(plan, tasks=[durable.task(data_class=data_class)])
         assert denied.value.rule == rule
         assert not rw.custody.journal.runs(), "nothing was begun"
-        begun = begin_run(rw.world, rw.custody.journal, plan, [durable.task(data_class=data_class)])
+        begun = begin_run(await rw.world(), rw.custody.journal, plan, [durable.task(data_class=data_class)])
         with pytest.raises(DeniedError):
             await rw.resume(begun)
 
@@ -76,3 +80,35 @@ async def test_a_sandbox_for_data_of_a_class_that_nobody_knows_is_refused(tmp_pa
         assert denied.value.rule == "data_class:unheard-of:driver"
         with pytest.raises(DeniedError):
             await rw.machines.spec("nothing", tenant="somebody-else")
+
+
+async def test_the_world_is_made_once_and_not_on_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[tuple[str, bool]] = []
+
+    def noting(kind: type, name: str) -> None:
+        original = getattr(kind, name)
+
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            made.append((name, threading.current_thread() is threading.main_thread()))
+            return original(*args, **kwargs)
+
+        monkeypatch.setattr(kind, name, noted)
+
+    noting(Machines, "probe")
+    noting(LineageIndex, "catch_up")
+    noting(Database, "open")
+    async with Ropewalk.open(state=tmp_path / "state") as rw:
+        noting(type(rw.custody.keys), "create")
+        assert not made, "who only looks at sandboxes needs none of it"
+        worlds = []
+
+        async def ask() -> None:
+            worlds.append(await rw.world())
+
+        async with anyio.create_task_group() as group:
+            for _ in range(4):
+                group.start_soon(ask)
+        assert len(worlds) == 4 and all(world is worlds[0] for world in worlds)
+    assert sorted(made) == [("create", False), ("open", False), ("probe", False)]

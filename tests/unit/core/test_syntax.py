@@ -27,7 +27,8 @@ def test_errors_are_those_of_ast() -> None:
 
 
 PIECES = st.sampled_from([
-    "x = a + b\n", "\f\ny = 'é𝄞' + a\n", "# \x1c \u2028 é\n", "def f(a, b=1):\r\n    return a < b\r\n", "z = [a,\r b]\r",
+    "x = a + b\n", "\f\ny = 'é𝄞' + a\n", "# \x1c \u2028 é\n", "def f(a, b=1):\r\n    return a < b\r\n",
+    "z = [a,\r b]\r",
     'd = """\n\fé\r\n""" + a\n',
 ])  # fmt: skip
 ENCODINGS = ["", "utf-8", "UTF8", "latin-1", "cp1252", "ascii", "utf-7", "rot13", "no-such"]
