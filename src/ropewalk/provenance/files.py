@@ -32,6 +32,14 @@ def tile_name(number: int) -> str:
     return "/".join(reversed(parts))
 
 
+def is_beside(path: Path, log_folder: Path) -> bool:
+    """Whether a file, or what stands there under its name, lies in the state directory of a log, through whatever
+    links: whoever rolls that back takes it along."""
+    states = (log_folder.parent.resolve(), log_folder.resolve().parent)
+    places = (path.resolve(), path.parent.resolve() / path.name)
+    return any(place.is_relative_to(state) for place in places for state in states)
+
+
 class LogFiles:
     """Paths and raw content of one log's folder."""
 

@@ -26,7 +26,7 @@ from ropewalk.provenance.checkpoint import (
     sign_checkpoint,
     verify_checkpoint,
 )
-from ropewalk.provenance.files import TILE_WIDTH, LogFiles, TileReader, check_entry
+from ropewalk.provenance.files import TILE_WIDTH, LogFiles, TileReader, check_entry, is_beside
 from ropewalk.security.contract import Keys, Signer
 from ropewalk.security.signatures import Verifier
 from ropewalk.security.trust import PublicPair
@@ -121,7 +121,7 @@ class Log:
         Raises:
             CallerError: there is no log, or `path` is inside the log's own state directory.
         """
-        if path.absolute().is_relative_to(self.files.folder.parent):
+        if is_beside(path, self.files.folder):
             raise CallerError(
                 f"{path} is inside the state directory: whoever rolls that back takes the checkpoint along.",
                 next_step="name a file elsewhere, best on another machine.",

@@ -19,7 +19,7 @@ from ropewalk.core.errors import CallerError, IntegrityError, RopewalkError
 from ropewalk.core.limits import ARCHIVE_BYTES_MAX
 from ropewalk.core.merkle import EMPTY_ROOT, HASH_BYTES, leaf_hash, root
 from ropewalk.provenance.checkpoint import Checkpoint, parse_checkpoint, read_checkpoint, verify_checkpoint
-from ropewalk.provenance.files import TILE_WIDTH, LogFiles
+from ropewalk.provenance.files import TILE_WIDTH, LogFiles, is_beside
 from ropewalk.provenance.intoto import Statement, from_payload, kind_of
 from ropewalk.provenance.lineage import MemoryLineage, gaps
 from ropewalk.provenance.statement import Activity, Link
@@ -159,7 +159,7 @@ def _verifier(anchors: Anchors, own: TrustRoot | None, folder: Path, work: _Work
         work.unanchored.append("no keys are pinned: the host's own were believed (`ropewalk keys export`)")
         return Verifier(own)
     pinned = load_trust_root(anchors.trust_root)
-    if _inside(anchors.trust_root, folder):
+    if is_beside(anchors.trust_root, folder):
         work.unanchored.append(
             f"the trust root {anchors.trust_root} lies in the state directory that it should vouch for"
         )
@@ -227,7 +227,7 @@ def _check_outside(leaves: list[bytes], verifier: Verifier, anchors: Anchors, wo
         work.found("outside_invalid", f"the outside checkpoint {anchors.checkpoint} does not count: {error.message}")
         return
     here = work.checkpoint
-    if _inside(anchors.checkpoint, folder):
+    if is_beside(anchors.checkpoint, folder):
         work.unanchored.append(
             f"the checkpoint {anchors.checkpoint} lies in the state directory that it should vouch for"
         )
@@ -316,10 +316,6 @@ def _check_blobs(blobs: BlobSource, stored_kinds: frozenset[str], work: _Work) -
             work.found("blob_damaged", f"{link.name}: {error.message}", index)
         except CallerError as error:
             work.found("blob_missing", f"{link.name}: {error.message}", index)
-
-
-def _inside(path: Path, log_folder: Path) -> bool:
-    return path.resolve().is_relative_to(log_folder.resolve().parent)
 
 
 def _read(path: Path) -> bytes:

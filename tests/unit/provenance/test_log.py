@@ -213,7 +213,9 @@ def test_a_log_of_other_keys_is_not_continued(log: Log, tmp_path: Path) -> None:
         add(Log(log.files.folder, other), b"y")
 
 
-def test_checkpoints_are_notes_with_two_signatures(log: Log, keys: FileKeys, tmp_path: Path) -> None:
+def test_checkpoints_are_notes_with_two_signatures(
+    log: Log, keys: FileKeys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     add(log, b"x")
     exported = log.export_checkpoint(tmp_path / "outside")
     data = (tmp_path / "outside").read_bytes()
@@ -222,8 +224,19 @@ def test_checkpoints_are_notes_with_two_signatures(log: Log, keys: FileKeys, tmp
     assert len(root64) == 44
     assert all(line.startswith(f"— {origin} ") for line in lines[:2])
     assert parse_checkpoint(data)[0] == exported == verify_checkpoint(data, Verifier(keys.trust_root()))[0]
+    state = log.files.folder.parent
+    (tmp_path / "way-in").symlink_to(state)
+    (state / "way-out").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "name-of").symlink_to(state / "checkpoint")
+    monkeypatch.chdir(state)
+    for inside in (state / "checkpoint", state / "log" / "other", tmp_path / "way-in" / "checkpoint", state / "way-out",
+                   tmp_path / "name-of", tmp_path / "new" / ".." / "way-in" / "x", Path("checkpoint")):  # fmt: skip
+        with pytest.raises(CallerError, match="inside the state directory"):
+            log.export_checkpoint(inside)
+    linked = Log(tmp_path / "way-in" / "log", keys)
     with pytest.raises(CallerError, match="inside the state directory"):
-        log.export_checkpoint(log.files.folder.parent / "checkpoint")
+        linked.export_checkpoint(state / "checkpoint")
+    assert linked.export_checkpoint(tmp_path / "beside") == exported
 
 
 def test_rotation_and_revocation_of_a_log(tmp_path: Path) -> None:
