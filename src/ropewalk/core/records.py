@@ -40,12 +40,15 @@ def canonical_bytes(value: Any) -> bytes:
     """RFC 8785 bytes of a record or plain value.
 
     Raises:
-        CallerError: the value has no canonical form (NaN, an infinite number, an integer past 2**53 - 1).
+        CallerError: the value has no canonical form (NaN, an infinite number, an integer past 2**53 - 1, text with a
+            lone surrogate).
     """
     try:
         return rfc8785.dumps(to_plain(value))
-    except (rfc8785.CanonicalizationError, TypeError) as error:
-        raise CallerError(f"A {type(value).__name__} has no canonical JSON form: {error}.") from error
+    except (rfc8785.CanonicalizationError, TypeError, UnicodeError) as error:
+        # Of a key that no UTF-8 has, the error would repeat the key.
+        why = "a key is not UTF-8" if isinstance(error, UnicodeError) else error
+        raise CallerError(f"A {type(value).__name__} has no canonical JSON form: {why}.") from error
 
 
 def digest_bytes(data: bytes) -> str:

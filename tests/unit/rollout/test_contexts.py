@@ -8,20 +8,25 @@ from types import FunctionType, MethodType, ModuleType
 from typing import Any, ClassVar
 
 import anyio
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ropewalk.core import limits
 from ropewalk.core.errors import CallerError
 from ropewalk.core.outcomes import Termination
-from ropewalk.core.records import canonical_bytes
-from ropewalk.interface.episode import ToolCall
+from ropewalk.core.records import canonical_bytes, decode_own
+from ropewalk.interface.episode import EpisodeRecord, Message, Step, ToolCall, ToolResult
+from ropewalk.reward.verdict import Verdict, VerdictStatus
 from ropewalk.rollout.begin import begin_run
 from ropewalk.rollout.episodes import tools
-from ropewalk.rollout.episodes.clean import clean_plain
+from ropewalk.rollout.episodes.clean import clean_call, clean_plain, storable
 from ropewalk.rollout.episodes.context import AgentContext, SearchContext
 from ropewalk.rollout.episodes.materials import Materials
 from ropewalk.rollout.episodes.play import Attempt, Played
 from ropewalk.rollout.episodes.shelf import Shelf
+from ropewalk.rollout.judging import _storable
 from ropewalk.rollout.plan import Plan, PoliciesPlan, PolicyName, RunPlan, SearchSettings
 from ropewalk.rollout.policies.contract import ContextKind, PolicyEnd
 from ropewalk.sandbox.contract import SandboxSpec
@@ -285,6 +290,59 @@ async def test_what_cannot_be_recorded_is_made_fit(tmp_path: Path) -> None:
     for _ in range(100):
         deep = [deep]
     assert "nested too deeply" in str(clean_plain(deep))
+
+
+async def test_what_a_policy_says_of_itself_is_made_fit_too(tmp_path: Path) -> None:
+    async def act(context: AgentContext) -> PolicyEnd:
+        await context.act(
+            [], messages=[Message(role="\udcff", content="\ud800", tool_call_id="\udfff")], tokens={"\ud800": 10**30}
+        )
+        return PolicyEnd(detail="why \ud800")
+
+    policy = Acting(act)
+    policy.name = "acting(model=\udcff)"
+    played = await play(tmp_path, policy)
+    record = decode_own(canonical_bytes(played.record), EpisodeRecord)
+    assert (record.policy, record.detail, record.steps[0].tokens) == ("acting(model=?)", "why ?", {"?": 2**53 - 1})
+    assert record.steps[0].messages[0] == Message(role="?", content="?", tool_call_id="?")
+
+
+RECORD = EpisodeRecord(
+    id="e", run="r", task="t", policy="p", group="g", index=0, seed=0, snapshot="s", steps=(Step(index=1),),
+    termination=Termination.FINISHED, truncated=False, started_s=0.5, ended_s=1.0,
+)  # fmt: skip
+
+
+@given(
+    st.text(st.characters(), max_size=8), st.floats(), st.integers(),
+    st.dictionaries(st.text(st.sampled_from("a\ud800\udfff"), max_size=3), st.text("b\udcff", max_size=3)),
+)  # fmt: skip
+def test_any_record_can_be_stored(text: str, number: float, count: int, files: dict[str, str]) -> None:
+    step = Step(
+        index=count, messages=(Message(role=text, content=text),), files_changed=files, tokens={text: count},
+        calls=(clean_call(ToolCall(name=text, arguments={text: [text, number, count, None, True, files]})),),
+        results=(ToolResult(output=text, exit_code=count),), time_s={text: number},
+    )  # fmt: skip
+    said = msgspec.structs.replace(RECORD, detail=text, usage={text: number})
+    for record in (msgspec.structs.replace(RECORD, steps=(step,)), said):
+        kept = storable(record)
+        read = decode_own(canonical_bytes(kept), EpisodeRecord)
+        assert read == kept and canonical_bytes(read) == canonical_bytes(kept), "what is signed is what was stored"
+        assert (kept.id, len(kept.steps)) == (record.id, len(record.steps))
+    assert storable(RECORD) is RECORD
+
+
+@given(st.text(max_size=20), st.sampled_from(list(VerdictStatus)))
+def test_a_verdict_with_any_words_is_stored(text: str, status: VerdictStatus) -> None:
+    verdict = Verdict(
+        episode="e", task="t", grader="g", bundle=None, status=status, cause="c", detail=text + "\ud800", nonce="n",
+        score=1.0 if status is VerdictStatus.SCORED else None,
+    )  # fmt: skip
+    kept = _storable(verdict)
+    assert decode_own(canonical_bytes(kept), Verdict) == kept
+    assert kept == msgspec.structs.replace(verdict, detail=""), "the score and the cause stay"
+    plain = msgspec.structs.replace(verdict, detail="in words")
+    assert _storable(plain) is plain
 
 
 async def test_a_search_forks_within_its_budget(tmp_path: Path) -> None:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, TypeVar
 
-from ropewalk.core.records import to_plain
+import msgspec
+
+from ropewalk.core.errors import CallerError
+from ropewalk.core.records import Record, canonical_bytes, to_plain
 from ropewalk.interface.episode import Message, ToolCall, ToolResult
+
+R = TypeVar("R", bound=Record)
 
 _INTEGER_MAX = 2**53 - 1
 _DEPTH_MAX = 16
@@ -26,7 +31,8 @@ def clean_plain(value: Any, *, depth: int = 0) -> Any:
     if isinstance(value, int):
         return value if -_INTEGER_MAX <= value <= _INTEGER_MAX else f"{value:#x}"[:64]
     if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
+        # A large whole number is written without a fraction, and would come back as an integer without canonical form.
+        return value if math.isfinite(value) and abs(value) <= _INTEGER_MAX else str(value)
     if depth >= _DEPTH_MAX:
         return "[nested too deeply]"
     if isinstance(value, dict):
@@ -54,3 +60,25 @@ def clean_message(message: Message) -> Message:
         tool_calls=tuple(clean_call(call) for call in message.tool_calls),
         tool_call_id=clean_text(message.tool_call_id),
     )
+
+
+def storable(record: R) -> R:
+    """A step or a whole record as it can be stored: a policy also names itself and what it measures."""
+    try:
+        canonical_bytes(record)
+    except CallerError:
+        return msgspec.convert(_scrubbed(to_plain(record)), type(record))
+    return record
+
+
+def _scrubbed(value: Any) -> Any:
+    """Like `clean_plain`, and every value stays of its kind."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return 0.0
+    if isinstance(value, int) and not isinstance(value, bool):
+        return max(-_INTEGER_MAX, min(value, _INTEGER_MAX))
+    if isinstance(value, dict):
+        return {clean_text(key): _scrubbed(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_scrubbed(item) for item in value]
+    return clean_text(value) if isinstance(value, str) else value

@@ -21,7 +21,7 @@ from ropewalk.reward.bundle import shown
 from ropewalk.reward.ports import CommandResult
 from ropewalk.rollout.episodes import tools
 from ropewalk.rollout.episodes.changes import FileWatch
-from ropewalk.rollout.episodes.clean import clean_call, clean_message, clean_result
+from ropewalk.rollout.episodes.clean import clean_call, clean_message, clean_result, storable
 from ropewalk.rollout.episodes.context import Action, Answer, SearchFork
 from ropewalk.rollout.ports import EpisodeSandbox, EpisodeSandboxes, stats_usage
 from ropewalk.sandbox.contract import SandboxGoneError
@@ -136,19 +136,18 @@ class EpisodeHost:
         snapshot = None
         if self._keep and touched:
             snapshot = await self._saved(self._keep, f"step {index}")
-        step = self._within_bounds(
-            Step(
-                index=index,
-                messages=messages,
-                calls=calls,
-                results=tuple(results),
-                files_changed=changes,
-                snapshot=snapshot,
-                duration_s=sum(time_s.values()),
-                time_s=time_s,
-                tokens=dict(tokens),
-            )
+        made = Step(
+            index=index,
+            messages=messages,
+            calls=calls,
+            results=tuple(results),
+            files_changed=changes,
+            snapshot=snapshot,
+            duration_s=sum(time_s.values()),
+            time_s=time_s,
+            tokens=dict(tokens),
         )
+        step = self._within_bounds(storable(made))
         self.steps.append(step)
         self._on_step(step)
 

@@ -15,7 +15,7 @@ from ropewalk.interface.episode import EpisodeRecord, Step
 from ropewalk.interface.task import Task
 from ropewalk.reward.bundle import Bundle
 from ropewalk.rollout.episodes.changes import FileWatch
-from ropewalk.rollout.episodes.clean import clean_text
+from ropewalk.rollout.episodes.clean import clean_text, storable
 from ropewalk.rollout.episodes.context import Action, AgentContext, Answer, SearchContext, TaskView, TrustedContext
 from ropewalk.rollout.episodes.host import EpisodeHost, ForkBench, add_usage, close
 from ropewalk.rollout.episodes.materials import Materials
@@ -213,4 +213,4 @@ class Attempt:
             time_s=time_s,
             usage=self._usage,
         )
-        return Played(record=record, bundle=self._bundle, trouble=trouble)
+        return Played(record=storable(record), bundle=self._bundle, trouble=trouble)
