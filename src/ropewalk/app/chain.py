@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
+from ropewalk.provenance.statement import Activity
 from ropewalk.provenance.trace import Trace, TracedStatement, TraceNode
 
 _SHOWN: Final[dict[str, tuple[str, ...]]] = {
@@ -84,8 +85,17 @@ def _tree(nodes: dict[str, TraceNode], sha256: str, seen: set[str], lead: str, b
     seen.add(sha256)
     below = lead + {"": "", "├─ ": "│  ", "└─ ": "   "}[branch]
     children = sorted((each for each in node.inputs if each in nodes), key=lambda each: _rank(nodes[each]))
+    # Older statements name the commit among what a task was made from.
+    for commit in (each for each in _commits(node) if each not in node.inputs):
+        yield f"{below}{'├─ ' if children else '└─ '}commit:{commit[:32]}  (the lake as it was)"
     for place, child in enumerate(children):
         yield from _tree(nodes, child, seen, below, "└─ " if place == len(children) - 1 else "├─ ")
+
+
+def _commits(node: TraceNode) -> list[str]:
+    """The commits that a task's files were read from."""
+    named = (made.facts.get("commit") for made in node.made_by if made.activity is Activity.ADMIT)
+    return list(dict.fromkeys(commit for commit in named if isinstance(commit, str)))
 
 
 def _line(node: TraceNode) -> str:

@@ -45,7 +45,7 @@ from ropewalk.store.layout import Layout, default_state_dir
 
 TRUST_ROOT_NAME: Final = "ropewalk-trust-root.json"
 CHECKPOINT_NAME: Final = "ropewalk-checkpoint"
-STORED_KINDS: Final = frozenset({"raw", "bundle", "episode", "verdict", "reward"})
+STORED_KINDS: Final = frozenset({"raw", "bundle", "episode", "verdict", "reward", "plan"})
 """Whose bytes `verify` compares with the digests in the statements."""
 
 

@@ -23,7 +23,8 @@ class Activity(StrEnum):
     DERIVE = "derive"
     """Files were made from raw files: unpacked source, layers."""
     ADMIT = "admit"
-    """A task passed its admission. Inputs: commit, raw files, grader spec, oracle."""
+    """A task passed its admission. Inputs: raw files, layers, grader spec, oracle, image. The lake commit is a fact and
+    no input: it holds the whole lake, and who taints one file of it means no task of another."""
     SNAPSHOT = "snapshot"
     """A warmed sandbox was saved. Inputs: the task."""
     EPISODE = "episode"
@@ -31,7 +32,7 @@ class Activity(StrEnum):
     VERDICT = "verdict"
     """A grader judged. Inputs: episode, bundle, task, grader spec."""
     REWARD = "reward"
-    """A reward was issued. Inputs: the verdict and the episode."""
+    """A reward was issued. Inputs: the verdict, the episode and the run's plan."""
 
 
 class Link(Record):

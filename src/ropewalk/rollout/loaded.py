@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -11,7 +11,7 @@ from ropewalk.core.errors import CallerError, IntegrityError
 from ropewalk.core.records import Record
 from ropewalk.interface.episode import EpisodeRecord
 from ropewalk.interface.task import Task
-from ropewalk.provenance.intoto import Statement
+from ropewalk.provenance.intoto import Statement, kind_of
 from ropewalk.reward.verdict import Reward, Verdict
 from ropewalk.rollout.journal import RunJournalReads
 from ropewalk.rollout.plan import Plan
@@ -104,7 +104,7 @@ def read_episodes(
         known = {each.reward for each in rows}
         later = {statement.subjects[0].sha256: statement for statement in log.of_run(run)}
         signed |= {digest: statement for digest, statement in later.items() if digest in known}
-    differences: list[Difference] = []
+    differences = list(_plan_differences(row, signed.values()))
     results = []
     for each in rows:
         statement = signed.pop(each.reward, None) if each.reward else None
@@ -170,6 +170,13 @@ def _difference(result: LoadedEpisode, statement: Statement | None) -> str:
     if verdict is not None and result.reward is not None and verdict.score != result.reward.value:
         return "its verdict says another value than its reward"
     return ""
+
+
+def _plan_differences(row: RunRow, statements: Iterable[Statement]) -> Iterator[Difference]:
+    """Statements of older versions name no plan, and say nothing about it."""
+    plans = {link.sha256 for each in statements for link in each.inputs if kind_of(link) == "plan"}
+    if plans - {row.plan}:
+        yield Difference(name=row.run, message=f"{row.run} has another plan than the one its rewards were signed for")
 
 
 def _group_differences(groups: Sequence[GroupRow], results: Sequence[LoadedEpisode]) -> Iterator[Difference]:

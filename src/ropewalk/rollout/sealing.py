@@ -41,12 +41,13 @@ class Sealer:
 
         def sign() -> list[tuple[EpisodeRow, Outcome]]:
             rows = [self._journal.episode(id) for id in ids]
+            plan = self._journal.run(self._run).plan
             snapshots = {row.task: row.snapshot_blob or "" for row in self._journal.tasks(self._run)}
             drafts: list[StatementDraft] = []
             outcomes = [self._load(row) for row in rows]
             for row, outcome in zip(rows, outcomes, strict=True):
                 snapshot = self._record(snapshots[row.task], SnapshotRecord)
-                drafts.extend(outcome_drafts(tasks[row.task], snapshot, outcome))
+                drafts.extend(outcome_drafts(tasks[row.task], snapshot, outcome, plan=plan))
             self._world.recorder.record(tuple(drafts))
             self._journal.sealed(self._run, ids, signing_s=self._world.clock.monotonic_s() - started)
             return list(zip(rows, outcomes, strict=True))

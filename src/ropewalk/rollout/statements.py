@@ -44,8 +44,15 @@ def snapshot_draft(task: Task, snapshot: SnapshotRecord, *, started_s: float, en
     )
 
 
-def outcome_drafts(task: Task, snapshot: SnapshotRecord, outcome: Outcome) -> tuple[StatementDraft, ...]:
-    """Episode, verdict and reward, each out of the ones before."""
+def plan_link(plan: str) -> Link:
+    """How statements name a run's plan, by the digest of its blob."""
+    return Link(name=f"plan:{plan[:32]}", sha256=plan)
+
+
+def outcome_drafts(
+    task: Task, snapshot: SnapshotRecord, outcome: Outcome, *, plan: str
+) -> tuple[StatementDraft, ...]:  # fmt: skip
+    """Episode, verdict and reward, each out of the ones before; the reward also out of the run's plan (a digest)."""
     episode, verdict, reward = outcome.episode, outcome.verdict, outcome.reward
     task_input = task_link(task)
     played = Link(name=episode.id, sha256=digest(episode))
@@ -86,7 +93,7 @@ def outcome_drafts(task: Task, snapshot: SnapshotRecord, outcome: Outcome) -> tu
         StatementDraft(
             activity=Activity.REWARD,
             subjects=(Link(name=reward.id, sha256=digest(reward)),),
-            inputs=(judged, played),
+            inputs=(judged, played, plan_link(plan)),
             predicate=to_plain(reward),
             started_s=outcome.judged_s,
             ended_s=outcome.judged_s,

@@ -10,16 +10,22 @@ from ropewalk.tasks.records import TaskRecord
 from ropewalk.tasks.requirements import WheelLayer
 
 
-def derive_statement(record: TaskRecord, wheels: WheelLayer | None = None) -> StatementDraft:
-    """The task's layers were made from these raw files (and wheels)."""
-    task = record.task
-    layers = tuple(Link(name=f"layer:{layer[:32]}", sha256=layer) for layer in task.layers)
-    raw = tuple(Link(name=f"raw:{sha256[:32]}", sha256=sha256) for sha256 in task.origin.raw)
-    pinned = (
-        tuple(Link(name=f"wheel:{wheel.filename}", sha256=wheel.sha256) for wheel in wheels.wheels) if wheels else ()
-    )
+def wheels_statement(wheels: WheelLayer, *, at_s: float) -> StatementDraft:
+    """The layers that all tasks of a build share were made from wheels, and from no task's raw files."""
     return StatementDraft(
-        activity=Activity.DERIVE, subjects=layers, inputs=(*raw, *pinned),
+        activity=Activity.DERIVE, subjects=tuple(map(_layer, wheels.layers)),
+        inputs=tuple(Link(name=f"wheel:{wheel.filename}", sha256=wheel.sha256) for wheel in wheels.wheels),
+        predicate={"source": "wheels", "wheels": len(wheels.wheels)}, started_s=at_s, ended_s=at_s,
+    )  # fmt: skip
+
+
+def derive_statement(record: TaskRecord, wheels: WheelLayer | None = None) -> StatementDraft:
+    """The task's own layers were made from these raw files."""
+    task = record.task
+    shared = wheels.layers if wheels else ()
+    return StatementDraft(
+        activity=Activity.DERIVE, subjects=tuple(_layer(layer) for layer in task.layers if layer not in shared),
+        inputs=tuple(Link(name=f"raw:{sha256[:32]}", sha256=sha256) for sha256 in task.origin.raw),
         predicate={
             "image": task.image,
             "source": f"{task.origin.distribution} {task.origin.version_before}",
@@ -34,9 +40,8 @@ def admit_statement(record: TaskRecord) -> StatementDraft:
     """The task passed its admission. Names neither held-out tests nor values."""
     task = record.task
     origin = task.origin
-    inputs = [Link(name=f"commit:{origin.commit[:32]}", sha256=origin.commit)]
-    inputs += [Link(name=f"raw:{sha256[:32]}", sha256=sha256) for sha256 in origin.raw]
-    inputs += [Link(name=f"layer:{layer[:32]}", sha256=layer) for layer in task.layers]
+    inputs = [Link(name=f"raw:{sha256[:32]}", sha256=sha256) for sha256 in origin.raw]
+    inputs += map(_layer, task.layers)
     inputs += [
         Link(name=f"grader:{task.grader[:32]}", sha256=task.grader),
         Link(name=f"oracle:{task.oracle[:32]}", sha256=task.oracle),
@@ -45,7 +50,8 @@ def admit_statement(record: TaskRecord) -> StatementDraft:
     return StatementDraft(
         activity=Activity.ADMIT, subjects=(Link(name=task.id, sha256=digest(task)),), inputs=tuple(inputs),
         predicate={
-            "name": task.name, "kind": str(task.kind), "operator": origin.operator, "licence": origin.licence,
+            "name": task.name, "kind": str(task.kind), "commit": origin.commit, "operator": origin.operator,
+            "licence": origin.licence,
             "visible_tests": len(task.visible_tests), "visible_killers": len(task.visible_killers),
             "held_out_tests": len(record.held_out), "held_out_killers": record.killers_held_out,
             "fresh_cases": record.fresh_cases, "guess_bits": round(record.guess_bits, 1), "points": record.points,
@@ -58,5 +64,12 @@ def admit_statement(record: TaskRecord) -> StatementDraft:
 
 
 def task_statements(records: Sequence[TaskRecord], wheels: WheelLayer | None = None) -> tuple[StatementDraft, ...]:
-    """All statements of these tasks, in order: each derive before its admit."""
-    return tuple(draft for record in records for draft in (derive_statement(record, wheels), admit_statement(record)))
+    """All statements of these tasks, in order: what layers were made of before the task that they are in."""
+    drafts = [draft for record in records for draft in (derive_statement(record, wheels), admit_statement(record))]
+    if records and wheels and wheels.layers:
+        drafts.insert(0, wheels_statement(wheels, at_s=records[0].started_s))
+    return tuple(drafts)
+
+
+def _layer(digest: str) -> Link:
+    return Link(name=f"layer:{digest[:32]}", sha256=digest)

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import msgspec
 import pytest
 
 from ropewalk.core.errors import IntegrityError
+from ropewalk.core.records import canonical_bytes
 from ropewalk.rollout.begin import begin_run
 from ropewalk.rollout.plan import Plan, PolicyName, RunPlan
 from ropewalk.rollout.policies.fixed import NoopPolicy, OraclePolicy
@@ -116,3 +118,22 @@ def test_unscored_groups_cannot_be_called_complete(played: tuple[Durable, str]) 
     }
     with pytest.raises(IntegrityError, match="called complete"):
         durable.loaded(run)
+
+
+def test_another_plan_than_the_signed_one_is_refused(played: tuple[Durable, str]) -> None:
+    durable, run = played
+    other = durable.blobs.put(canonical_bytes(Plan(run=RunPlan(group=7))))
+    change(durable, f"update rollout_runs set plan='{other}'")
+    with pytest.raises(IntegrityError, match="another plan"):
+        durable.loaded(run)
+
+
+def test_rewards_of_older_versions_name_no_plan_and_are_read(played: tuple[Durable, str]) -> None:
+    durable, run = played
+    without = [
+        msgspec.structs.replace(draft, inputs=tuple(link for link in draft.inputs if not link.name.startswith("plan:")))
+        for draft in durable.recorder.drafts.values()
+    ]
+    durable.recorder.drafts = {}
+    durable.recorder.record(tuple(without))
+    assert sum(result.reward is not None for result in durable.loaded(run).episodes) == 8

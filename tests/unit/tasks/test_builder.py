@@ -206,7 +206,8 @@ def test_statements_lead_back_to_raw_files_and_name_no_held_out_test() -> None:
     assert {link.sha256 for link in derive.subjects} == {"2" * 64, "3" * 64}
     assert admit.subjects[0].name == made.task.id
     assert admit.subjects[0].sha256.startswith(made.task.id.partition(":")[2])
-    assert {"a" * 64, "c" * 64, "5" * 64, "6" * 64, "2" * 64, "3" * 64} <= {link.sha256 for link in admit.inputs}
+    assert {"a" * 64, "5" * 64, "6" * 64, "2" * 64, "3" * 64} <= {link.sha256 for link in admit.inputs}
+    assert admit.predicate["commit"] == "c" * 64, "a fact: the commit holds other packages' files too"
     assert admit.predicate["operator"] == "constant"
     assert admit.predicate["controls"] == {"noop": 0, "oracle": 1, "oracle_repeats": 3}
     assert "t.py::b" not in str(admit)
