@@ -56,3 +56,17 @@ def test_no_import_inside_a_function(module: Path) -> None:
         if isinstance(node, ast.Import | ast.ImportFrom)
     ]
     assert not inside
+
+
+@pytest.mark.parametrize("module", MODULES, ids=str)
+def test_names_below_the_state_directory_are_spelled_in_one_place(module: Path) -> None:
+    if module.relative_to(PACKAGE) == Path("store/layout.py"):
+        return
+    spelled = [
+        f"{module}:{node.lineno}"
+        for node in ast.walk(tree_of(module))
+        if isinstance(node, ast.BinOp)
+        and isinstance(node.op, ast.Div)
+        and ast.unparse(node.left).endswith("layout.root")
+    ]
+    assert not spelled

@@ -24,13 +24,13 @@ def exported(custody: Custody, run: str, format: Format) -> Iterator[tuple[str, 
         DeniedError: the data class of a task forbids this export (rule `data_class:…`).
         IntegrityError: the run's records are not what was signed.
     """
-    check_export(custody, run, format)
     loaded = loaded_run(custody, run)
+    check_export(loaded.tasks.values(), format)
     sealed = [result.row.id for result in loaded.episodes if result.record and result.reward]
     if format == "jsonl":
-        yield from zip(sealed, export_jsonl(loaded), strict=True)
+        yield from zip(sealed, export_jsonl(loaded, custody.blobs), strict=True)
         return
-    for episode, document in zip(sealed, export_atif(loaded), strict=True):
+    for episode, document in zip(sealed, export_atif(loaded, custody.blobs), strict=True):
         yield episode, json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
 
 

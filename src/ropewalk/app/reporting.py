@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from ropewalk.app.chain import chain_lines
@@ -10,13 +11,10 @@ from ropewalk.app.costs import cost_bars, cost_lines, cost_of_run
 from ropewalk.app.custody import Custody
 from ropewalk.app.report import ReportInput, render_report
 from ropewalk.core.errors import DeniedError, RopewalkError, UnavailableError
-from ropewalk.core.limits import JSON_BYTES_MAX
-from ropewalk.core.records import decode_own
 from ropewalk.interface.task import Task
 from ropewalk.machinery.files import write_out
 from ropewalk.provenance.verify import Anchors
 from ropewalk.rollout.diagnose import findings_of as diagnose
-from ropewalk.rollout.findings import Finding
 from ropewalk.rollout.loaded import LoadedRun, load_episodes
 from ropewalk.rollout.summarise import summary_of as summarise
 from ropewalk.rollout.summary import RunSummary
@@ -45,23 +43,17 @@ def summary_of(custody: Custody, run: str) -> RunSummary:
     return summarise(loaded_run(custody, run))
 
 
-def findings_of(custody: Custody, run: str) -> tuple[Finding, ...]:
-    """Why the reward is as it is."""
-    return tuple(diagnose(loaded_run(custody, run)))
-
-
-def report_of(custody: Custody, run: str, *, anchors: Anchors | None = None, price_file: Path | None = None,
+def report_of(custody: Custody, loaded: LoadedRun, *, anchors: Anchors | None = None, price_file: Path | None = None,
               prices: tuple[str, ...] = ()) -> ReportInput:  # fmt: skip
     """All that a run's report shows.
 
     Args:
         custody: where the run lies.
-        run: its id.
+        loaded: the run.
         anchors: what was kept outside, for the line on verification.
         price_file: replaces the plan's.
         prices: `key=value` pairs over both.
     """
-    loaded = loaded_run(custody, run)
     summary = summarise(loaded)
     cost = cost_of_run(summary, loaded.plan.price, file=price_file, over=prices)
     rewards = [line.reward for line in summary.episodes if line.reward]
@@ -71,26 +63,25 @@ def report_of(custody: Custody, run: str, *, anchors: Anchors | None = None, pri
         chains={reward: "\n".join(chain_lines(custody.trace(reward))) for reward in rewards[:CHAINS_MAX]},
         cost=cost_lines(cost),
         cost_bars=cost_bars(cost),
-        verification=verification_line(custody, run, anchors or Anchors()),
+        verification=verification_line(custody, loaded.row.run, anchors or Anchors()),
         made_s=time.time(),
     )
 
 
-def write_report(custody: Custody, run: str, path: Path | None = None, *, anchors: Anchors | None = None,
+def write_report(custody: Custody, loaded: LoadedRun, path: Path | None = None, *, anchors: Anchors | None = None,
                  price_file: Path | None = None, prices: tuple[str, ...] = ()) -> Path:  # fmt: skip
-    """Writes the HTML report and returns where it is: by default in the run's folder. It is there whole or not at all.
+    """Writes a run's HTML report, whole or not at all, and returns where it is: by default in the run's folder.
 
     Raises:
-        CallerError: no such run.
         DeniedError: it would leave the state directory, and the data class of a task forbids that (rule
             `data_class:…`).
         UnavailableError: it cannot be written there.
     """
-    own = custody.layout.runs / run.partition(":")[2] / "report.html"
+    own = custody.layout.runs / loaded.row.run.partition(":")[2] / "report.html"
     target = path or own
     if not target.resolve().is_relative_to(custody.layout.root.resolve()):
-        check_export(custody, run, "html", inside=own)
-    html = render_report(report_of(custody, run, anchors=anchors, price_file=price_file, prices=prices))
+        check_export(loaded.tasks.values(), "html", inside=own)
+    html = render_report(report_of(custody, loaded, anchors=anchors, price_file=price_file, prices=prices))
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -101,19 +92,16 @@ def write_report(custody: Custody, run: str, path: Path | None = None, *, anchor
     return target
 
 
-def check_export(custody: Custody, run: str, format: str, *, inside: Path | None = None) -> None:
-    """Returns if a run may leave as a file of this format.
+def check_export(tasks: Iterable[Task], format: str, *, inside: Path | None = None) -> None:
+    """Returns if what these tasks gave may leave as a file of this format.
 
     Args:
         inside: where it may be written instead, for the message.
 
     Raises:
-        CallerError: no such run.
         DeniedError: the data class of a task forbids it (rule `data_class:…`).
     """
-    custody.journal.run(run)
-    for row in custody.journal.tasks(run):
-        task = decode_own(custody.blobs.get(row.blob, bytes_max=JSON_BYTES_MAX), Task)
+    for task in tasks:
         try:
             check_allowed(task.data_class, Use.EXPORT, format)
         except DeniedError as error:

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import anyio
+import anyio.to_thread
 
 from ropewalk.cli.apps import on_interrupt
 from ropewalk.cli.board import Board
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ropewalk.app.ropewalk import Ropewalk
     from ropewalk.interface.task import Task
     from ropewalk.provenance.verify import Anchors
+    from ropewalk.rollout.loaded import LoadedRun
     from ropewalk.rollout.plan import Plan
     from ropewalk.rollout.summary import RunSummary
 
@@ -54,13 +55,13 @@ async def prepare_tasks(
 
 async def conduct(
     rw: Ropewalk, *, plan: Plan | None = None, tasks: Sequence[Task] = (), resume: str = "", quiet: bool = False
-) -> RunSummary:
-    """Starts or resumes a run, shows it, and waits until it is through.
+) -> LoadedRun:
+    """Starts or resumes a run, shows it, waits until it is through, and loads what came of it.
 
     Raises:
         RopewalkError: whatever ended the run early.
     """
-    from ropewalk.app.reporting import summary_of
+    from ropewalk.app.reporting import loaded_run
 
     with Board(quiet=quiet) as board:
         watch = RunWatch(board)
@@ -70,11 +71,12 @@ async def conduct(
             run = await rw.resume(resume, observe=watch.observe)
         on_interrupt(f"ropewalk run --resume {run.id}")
         await run.wait()
-    return summary_of(rw.custody, run.id)
+    return await anyio.to_thread.run_sync(loaded_run, rw.custody, run.id)
 
 
 def finish(
     custody: Custody,
+    loaded: LoadedRun,
     summary: RunSummary,
     *,
     report: Path | None = None,
@@ -83,22 +85,23 @@ def finish(
 ) -> Path:
     """Writes the report, prints the outcome and what to do next (nothing with `json`). Returns the report's path."""
     from ropewalk.app.costs import cost_of_run, usd
-    from ropewalk.app.reporting import findings_of, loaded_run, write_report
+    from ropewalk.app.reporting import write_report
+    from ropewalk.rollout.diagnose import findings_of
 
-    path = write_report(custody, summary.run, report, anchors=anchors)
+    path = write_report(custody, loaded, report, anchors=anchors)
     if json:
         return path
     print_summary(summary)
     say()
     print_catalogue(summary)
-    found = list(findings_of(custody, summary.run))
+    found = list(findings_of(loaded))
     if found:
         say()
         print_findings(found[:FINDINGS_SHOWN])
     say()
     say(f"Run      {summary.run}  ({summary.state})", style="bold")
     say(f"Report   {path}")
-    cost = cost_of_run(summary, loaded_run(custody, summary.run).plan.price)
+    cost = cost_of_run(summary, loaded.plan.price)
     anchors_said = " and ".join(usd(anchor.usd_sandbox_h) for anchor in cost.anchors)
     rollout = f", {usd(cost.usd_rollout)} per rollout" if cost.usd_rollout is not None else ""
     say(f"Cost     {usd(cost.usd_sandbox_h)} per sandbox-hour{rollout}; others ask {anchors_said} (`ropewalk cost`)")

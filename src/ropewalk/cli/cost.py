@@ -33,12 +33,13 @@ def cost(
     """
     from ropewalk.app.costs import cost_lines, cost_of_run
     from ropewalk.app.records import newest_run
-    from ropewalk.app.reporting import loaded_run, summary_of
+    from ropewalk.app.reporting import loaded_run
+    from ropewalk.rollout.summarise import summary_of
 
     with custody(place) as kept:
         chosen = named(run, "run") if run else newest_run(kept.journal)
-        summary = summary_of(kept, chosen)
-        made = cost_of_run(summary, loaded_run(kept, chosen).plan.price, file=prices, over=set or ())
+        loaded = loaded_run(kept, chosen)
+    made = cost_of_run(summary_of(loaded), loaded.plan.price, file=prices, over=set or ())
     if json:
         print_json({"run": chosen, "cost": made})
         return 0

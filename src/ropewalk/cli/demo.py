@@ -63,6 +63,7 @@ async def demo(
     from ropewalk.cli.conduct import conduct, finish, prepare_tasks
     from ropewalk.cli.verify import exit_code, print_verification
     from ropewalk.rollout.plan_file import plan_from_settings
+    from ropewalk.rollout.summarise import summary_of
 
     started_s = time.monotonic()
     plan = plan_from_settings(
@@ -83,10 +84,11 @@ async def demo(
         if anchor:
             rw.custody.check_anchor(anchor)
         chosen = await prepare_tasks(rw, plan, quiet=json)
-        summary = await conduct(rw, plan=plan, tasks=chosen, quiet=json)
+        loaded = await conduct(rw, plan=plan, tasks=chosen, quiet=json)
+        summary = summary_of(loaded)
         anchors = rw.custody.export_anchor(anchor) if anchor else None
         verification = await rw.verify(summary.run, anchors=anchors)
-        path = finish(rw.custody, summary, report=report, json=json, anchors=anchors)
+        path = finish(rw.custody, loaded, summary, report=report, json=json, anchors=anchors)
     if json:
         print_json({"run": summary.run, "report": str(path), "verification": verification.plain(), "summary": summary})
     else:

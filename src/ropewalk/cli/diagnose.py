@@ -19,12 +19,14 @@ def diagnose(run: str | None = None, *, json: bool = False, place: Place = HERE)
         json: Print JSON.
     """
     from ropewalk.app.records import newest_run
-    from ropewalk.app.reporting import findings_of, summary_of
+    from ropewalk.app.reporting import loaded_run
+    from ropewalk.rollout.diagnose import findings_of
+    from ropewalk.rollout.summarise import summary_of
 
     with custody(place) as kept:
         chosen = named(run, "run") if run else newest_run(kept.journal)
-        found = findings_of(kept, chosen)
-        summary = summary_of(kept, chosen)
+        loaded = loaded_run(kept, chosen)
+    found, summary = findings_of(loaded), summary_of(loaded)
     if json:
         print_json({"run": chosen, "findings": list(found), "time_s": summary.time_s})
         return 0

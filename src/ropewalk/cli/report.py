@@ -45,13 +45,15 @@ def report(
     """
     from ropewalk.app.custody import anchors_in
     from ropewalk.app.records import newest_run
-    from ropewalk.app.reporting import summary_of, write_report
+    from ropewalk.app.reporting import loaded_run, write_report
+    from ropewalk.rollout.summarise import summary_of
 
     with custody(place) as kept:
         chosen = named(run, "run") if run else newest_run(kept.journal)
-        summary = summary_of(kept, chosen)
+        loaded = loaded_run(kept, chosen)
         anchors = anchors_in(anchor) if anchor else None
-        path = write_report(kept, chosen, html, anchors=anchors, price_file=prices, prices=tuple(set or ()))
+        path = write_report(kept, loaded, html, anchors=anchors, price_file=prices, prices=tuple(set or ()))
+    summary = summary_of(loaded)
     if json:
         print_json(summary)
         return 0

@@ -89,6 +89,7 @@ async def run(
     """
     from ropewalk.cli.conduct import conduct, finish, prepare_tasks
     from ropewalk.rollout.plan_file import load_plan, plan_from_settings
+    from ropewalk.rollout.summarise import summary_of
 
     if not (resume or plan or source or task):
         raise CallerError("Nothing to run.", next_step="give a plan, --source, --task or --resume.")
@@ -119,14 +120,15 @@ async def run(
         )
     async with opened(place, driver=sandbox) as rw:
         if resume:
-            summary = await conduct(rw, resume=named(resume, "run"), quiet=json)
+            loaded = await conduct(rw, resume=named(resume, "run"), quiet=json)
         else:
             settings = {name: value for name, value in given.items() if value is not None}
             made = plan_from_settings(settings, base=load_plan(plan) if plan else None)
             on_interrupt("repeat the command: tasks that were built are kept.")
             chosen = await prepare_tasks(rw, made, wheelhouse=wheelhouse, quiet=json)
-            summary = await conduct(rw, plan=made, tasks=chosen, quiet=json)
-        path = finish(rw.custody, summary, report=report, json=json)
+            loaded = await conduct(rw, plan=made, tasks=chosen, quiet=json)
+        summary = summary_of(loaded)
+        path = finish(rw.custody, loaded, summary, report=report, json=json)
     if json:
         print_json({"run": summary.run, "report": str(path), "summary": summary})
     return 0 if summary.state == "complete" else EXIT_INCOMPLETE

@@ -14,16 +14,17 @@ from ropewalk.core.clock import utc
 from ropewalk.interface.episode import EpisodeRecord, Step
 from ropewalk.rollout.episodes.tools import tool_definitions
 from ropewalk.rollout.export import mask_of
-from ropewalk.rollout.loaded import LoadedEpisode, LoadedRun
+from ropewalk.rollout.loaded import LoadedEpisode, LoadedRun, whole_record
+from ropewalk.store.contract import Blobs
 
 SCHEMA_VERSION = "ATIF-v1.8"
 
 
-def export_atif(loaded: LoadedRun) -> Iterator[dict[str, Any]]:
+def export_atif(loaded: LoadedRun, blobs: Blobs) -> Iterator[dict[str, Any]]:
     """One trajectory document per signed reward, in the order of the plan."""
     for result in loaded.episodes:
-        if result.record and result.reward:
-            yield atif(loaded, result, result.record)
+        if result.reward and (record := whole_record(blobs, result.row)):
+            yield atif(loaded, result, record)
 
 
 def atif(loaded: LoadedRun, result: LoadedEpisode, record: EpisodeRecord) -> dict[str, Any]:

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ropewalk.core.outcomes import Termination
-from ropewalk.interface.episode import EpisodeRecord
 from ropewalk.rollout.findings import SUBJECTS_MAX, Finding, FindingKind, Severity
 from ropewalk.rollout.loaded import CONTROLS, LoadedEpisode, LoadedRun
 from ropewalk.rollout.summarise import PASS, summary_of
@@ -178,11 +177,7 @@ def _causes(loaded: LoadedRun) -> Iterator[Finding]:
 
 
 def _overfitted(loaded: LoadedRun) -> Iterator[Finding]:
-    over = [
-        r
-        for r in loaded.players
-        if r.record and _value(r) is not None and not _passed(r) and visible_tests_passed(r.record)
-    ]
+    over = [r for r in loaded.players if r.record and _value(r) is not None and not _passed(r) and r.visible_passed]
     if over:
         yield _finding(
             FindingKind.OVERFITTED, Severity.WARNING, [r.row.id for r in over],
@@ -262,23 +257,6 @@ def _faster(stage: str) -> str:
         "grading": "tasks with fewer or quicker held-out tests.",
     }
     return advice.get(stage, "nothing to do, if the total is small.")
-
-
-def visible_tests_passed(record: EpisodeRecord) -> bool:
-    """Whether the episode ended with all visible tests passing, as far as its own steps tell."""
-    changed = [step for step in record.steps if step.files_changed]
-    if not changed or record.termination is not Termination.FINISHED:
-        return False
-    if record.policy.startswith("search"):
-        return True  # it finishes only when they all pass
-    after = [step for step in record.steps if step.index >= changed[-1].index]
-    runs = [
-        result
-        for step in after
-        for call, result in zip(step.calls, step.results, strict=False)
-        if call.name == "shell" and "pytest" in str(call.arguments.get("command"))
-    ]
-    return bool(runs) and runs[-1].exit_code == 0
 
 
 def _value(result: LoadedEpisode) -> float | None:

@@ -12,16 +12,17 @@ from typing import Any
 
 from ropewalk.core.records import to_plain
 from ropewalk.interface.episode import EpisodeRecord, Step
-from ropewalk.rollout.loaded import LoadedEpisode, LoadedRun
+from ropewalk.rollout.loaded import LoadedEpisode, LoadedRun, whole_record
+from ropewalk.store.contract import Blobs
 
 FORMAT = "ropewalk.trajectories/1"
 
 
-def export_jsonl(loaded: LoadedRun) -> Iterator[bytes]:
+def export_jsonl(loaded: LoadedRun, blobs: Blobs) -> Iterator[bytes]:
     """Lines, each with its line break: one per signed reward, in the order of the plan."""
     for result in loaded.episodes:
-        if result.record and result.reward:
-            plain = trajectory(loaded, result, result.record)
+        if result.reward and (record := whole_record(blobs, result.row)):
+            plain = trajectory(loaded, result, record)
             yield json.dumps(plain, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode() + b"\n"
 
 

@@ -14,6 +14,7 @@ from ropewalk.interface.task import Task
 from ropewalk.provenance.intoto import Statement, kind_of
 from ropewalk.reward.verdict import Reward, Verdict
 from ropewalk.rollout.journal import RunJournalReads
+from ropewalk.rollout.outline import outline, visible_tests_passed
 from ropewalk.rollout.plan import Plan
 from ropewalk.rollout.rows import EpisodeRow, EpisodeState, FailureRow, GroupRow, RunRow, TaskRow
 from ropewalk.store.contract import Blobs
@@ -30,6 +31,9 @@ class LoadedEpisode(Record):
 
     row: EpisodeRow
     record: EpisodeRecord | None = None
+    """Its outline: what was said, called and shown is read one by one, with `whole_record`."""
+    visible_passed: bool = False
+    """Whether it ended with all visible tests passing, as far as its own steps tell."""
     verdict: Verdict | None = None
     reward: Reward | None = None
     """Only once it is signed."""
@@ -136,6 +140,15 @@ def read_episodes(
     return loaded, tuple(differences)
 
 
+def whole_record(blobs: Blobs, row: EpisodeRow) -> EpisodeRecord | None:
+    """An episode's whole record; None where there is none yet.
+
+    Raises:
+        CallerError, IntegrityError: it is not in the blob store, or damaged.
+    """
+    return read_record(blobs, row.record, EpisodeRecord) if row.record else None
+
+
 def signed_reward(row: EpisodeRow, statement: Statement) -> Reward:
     """The reward that a statement states, for the episode of this row.
 
@@ -190,9 +203,11 @@ def _group_differences(groups: Sequence[GroupRow], results: Sequence[LoadedEpiso
 
 
 def _result(blobs: Blobs, row: EpisodeRow, statement: Statement | None) -> LoadedEpisode:
+    record = whole_record(blobs, row)
     return LoadedEpisode(
         row=row,
-        record=read_record(blobs, row.record, EpisodeRecord) if row.record else None,
+        record=None if record is None else outline(record),
+        visible_passed=record is not None and visible_tests_passed(record),
         verdict=read_record(blobs, row.verdict, Verdict) if row.verdict else None,
         reward=signed_reward(row, statement) if statement else None,
     )

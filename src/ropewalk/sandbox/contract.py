@@ -34,12 +34,14 @@ class SandboxSpec(Record):
     """What to build. Everything that decides the sandbox's behaviour is in here."""
 
     tenant: str
-    """Who owns it: `[a-z0-9][a-z0-9-]{0,38}`. Two tenants never share user ids, layers or sockets."""
+    """Who owns it: `[a-z0-9][a-z0-9-]{0,38}`. Two tenants never share user ids (but see `single_user`) or sockets.
+    Layers have no owner: equal bytes are stored once, read-only, and whoever names a digest can mount them."""
     image: str
     """Digest of the image's record in the image store (64 hexadecimal characters)."""
     layers: tuple[str, ...] = ()
     """Digests of read-only layers above the image's own, lowest first: wheels, sources."""
     data_class: str = "public"
+    """Of all that is in it. Layers carry none: whoever makes the spec knows what they hold."""
     workdir: str = "/work"
     """Absolute. Created if absent; where commands start."""
     env: dict[str, str] = {}
@@ -84,7 +86,7 @@ class SnapshotRecord(Record):
     memory: bool
     """Whether processes are saved too. False: a child starts with the disk alone."""
     unique_bytes: int
-    """Stored for this snapshot alone."""
+    """Stored for this snapshot alone; 0 also says that the same bytes were here, maybe another tenant's."""
     data_class: str
     label: str
     created_s: float

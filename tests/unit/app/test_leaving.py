@@ -13,7 +13,7 @@ from ropewalk.app.building import Sources
 from ropewalk.app.custody import Custody
 from ropewalk.app.exporting import exported, write_export
 from ropewalk.app.machines import Machines
-from ropewalk.app.reporting import write_report
+from ropewalk.app.reporting import loaded_run, write_report
 from ropewalk.core.errors import CallerError, DeniedError, UnavailableError
 from ropewalk.rollout.begin import begin_run
 from ropewalk.rollout.plan import Plan, PolicyName, RunPlan, SourcePlan
@@ -55,17 +55,17 @@ def test_a_report_does_not_leave_where_a_class_forbids_it(
     upwards = inside / ".." / ".." / ".." / "x.html"
     for outside in (tmp_path / "x.html", custody.layout.runs / "door" / "x.html", upwards):
         with pytest.raises(DeniedError) as denied:
-            write_report(custody, run, outside)
+            write_report(custody, loaded_run(custody, run), outside)
         assert denied.value.rule == f"data_class:{classes[-1]}:export" and "report.html" in denied.value.next_step
     assert not (tmp_path / "x.html").exists()
     for allowed in (None, inside, tmp_path / "way-in" / "y.html"):
-        assert write_report(custody, run, allowed).read_text().startswith("<!")
+        assert write_report(custody, loaded_run(custody, run), allowed).read_text().startswith("<!")
 
 
 @pytest.mark.usefixtures("rendered")
 def test_a_report_leaves_where_its_classes_allow_it(custody: Custody, tmp_path: Path) -> None:
     run = run_of(custody, "public", "internal")
-    assert write_report(custody, run, tmp_path / "new" / "x.html").is_file()
+    assert write_report(custody, loaded_run(custody, run), tmp_path / "new" / "x.html").is_file()
 
 
 @pytest.mark.parametrize("format", ["jsonl", "atif"])
@@ -86,7 +86,7 @@ def test_a_report_that_does_not_fit_leaves_the_one_before(custody: Custody, tmp_
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
     try:
         with pytest.raises(UnavailableError):
-            write_report(custody, run, target)
+            write_report(custody, loaded_run(custody, run), target)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert target.read_text() == "the one before" and list(target.parent.iterdir()) == [target]

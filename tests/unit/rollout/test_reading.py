@@ -12,11 +12,13 @@ from ropewalk.core.outcomes import Termination
 from ropewalk.interface.episode import EpisodeRecord, Message, Step, ToolCall, ToolResult
 from ropewalk.rollout.atif import SCHEMA_VERSION, export_atif
 from ropewalk.rollout.begin import begin_run
-from ropewalk.rollout.diagnose import findings_of, visible_tests_passed
+from ropewalk.rollout.diagnose import findings_of
 from ropewalk.rollout.episodes.context import AgentContext
 from ropewalk.rollout.export import export_jsonl
 from ropewalk.rollout.findings import Finding, FindingKind, Severity
 from ropewalk.rollout.journal import RunJournal
+from ropewalk.rollout.loaded import whole_record
+from ropewalk.rollout.outline import visible_tests_passed
 from ropewalk.rollout.plan import OpenAISettings, Plan, PoliciesPlan, PolicyName, RunPlan
 from ropewalk.rollout.policies.contract import ContextKind, PolicyEnd, PolicyFailedError
 from ropewalk.rollout.policies.fixed import NoopPolicy, OraclePolicy
@@ -127,7 +129,7 @@ async def test_an_unreachable_endpoint_is_no_zero(tmp_path: Path) -> None:
     found = kinds(findings)
     assert {FindingKind.UNSCORED, FindingKind.GROUP_REFUSED, FindingKind.INFRASTRUCTURE} <= set(found)
     assert FindingKind.NO_ADVANTAGE not in found and FindingKind.TOO_HARD not in found
-    lines = [json.loads(line) for line in export_jsonl(durable.loaded(run))]
+    lines = [json.loads(line) for line in export_jsonl(durable.loaded(run), blobs_of(durable))]
     lost = [line for line in lines if line["policy"].startswith("openai")]
     assert all(line["reward"] is None and not line["mask"]["loss"] and line["mask"]["unscored"] for line in lost)
     assert {line["cause"] for line in lost} == {"endpoint_unreachable"}
@@ -142,9 +144,29 @@ async def test_idle_and_truncated_episodes(tmp_path: Path) -> None:
     assert {FindingKind.NEVER_CHANGED, FindingKind.TRUNCATED} <= set(found)
 
 
+def blobs_of(durable: Durable) -> Any:
+    return durable.blobs
+
+
+async def test_a_loaded_run_holds_no_words(tmp_path: Path) -> None:
+    durable, _, run = await played(tmp_path, "mixed", tasks=1)
+    loaded = durable.loaded(run)
+    whole = [whole_record(blobs_of(durable), result.row) for result in loaded.episodes]
+    held = [result.record for result in loaded.episodes]
+    for one, other in zip(held, whole, strict=True):
+        assert one is not None and other is not None
+        assert [step.files_changed for step in one.steps] == [step.files_changed for step in other.steps]
+        assert (one.usage, one.time_s, one.bundle, one.termination) == (
+            other.usage, other.time_s, other.bundle, other.termination,
+        )  # fmt: skip
+    said = {message.content for record in whole if record for step in record.steps for message in step.messages}
+    assert "You mend." in said
+    assert not any(text in repr(loaded.episodes) for text in (*said, "pytest -q"))
+
+
 async def test_jsonl(tmp_path: Path) -> None:
     durable, _, run = await played(tmp_path, "mixed", tasks=1)
-    lines = [json.loads(line) for line in export_jsonl(durable.loaded(run))]
+    lines = [json.loads(line) for line in export_jsonl(durable.loaded(run), blobs_of(durable))]
     assert len(lines) == 12 and {line["format"] for line in lines} == {"ropewalk.trajectories/1"}
     talk = next(line for line in lines if line["policy"].startswith("openai") and line["reward"] == 1.0)
     roles = [message["role"] for message in talk["messages"]]
@@ -166,7 +188,7 @@ AGENT_ONLY = {"model_name", "reasoning_effort", "reasoning_content", "tool_calls
 async def test_atif(tmp_path: Path) -> None:
     """The rules that harbor's models check, written out: harbor itself needs a newer Python than ours may be."""
     durable, _, run = await played(tmp_path, "mixed", tasks=1)
-    documents = list(export_atif(durable.loaded(run)))
+    documents = list(export_atif(durable.loaded(run), blobs_of(durable)))
     assert len(documents) == 12
     for document in documents:
         assert document["schema_version"] == SCHEMA_VERSION == "ATIF-v1.8"
