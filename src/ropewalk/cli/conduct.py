@@ -77,20 +77,22 @@ async def conduct(
 def finish(
     custody: Custody,
     loaded: LoadedRun,
-    summary: RunSummary,
     *,
     report: Path | None = None,
     json: bool = False,
     anchors: Anchors | None = None,
-) -> Path:
-    """Writes the report, prints the outcome and what to do next (nothing with `json`). Returns the report's path."""
+) -> tuple[RunSummary, Path]:
+    """Writes the report, prints the outcome and what to do next (nothing with `json`). Returns the summary and the
+    report's path."""
     from ropewalk.app.costs import cost_of_run, usd
     from ropewalk.app.reporting import write_report
     from ropewalk.rollout.diagnose import findings_of
+    from ropewalk.rollout.summarise import summary_of
 
+    summary = summary_of(loaded)
     path = write_report(custody, loaded, report, anchors=anchors)
     if json:
-        return path
+        return summary, path
     print_summary(summary)
     say()
     print_catalogue(summary)
@@ -106,7 +108,7 @@ def finish(
     rollout = f", {usd(cost.usd_rollout)} per rollout" if cost.usd_rollout is not None else ""
     say(f"Cost     {usd(cost.usd_sandbox_h)} per sandbox-hour{rollout}; others ask {anchors_said} (`ropewalk cost`)")
     next_commands(summary)
-    return path
+    return summary, path
 
 
 def next_commands(summary: RunSummary) -> None:

@@ -63,7 +63,6 @@ async def demo(
     from ropewalk.cli.conduct import conduct, finish, prepare_tasks
     from ropewalk.cli.verify import exit_code, print_verification
     from ropewalk.rollout.plan_file import plan_from_settings
-    from ropewalk.rollout.summarise import summary_of
 
     started_s = time.monotonic()
     plan = plan_from_settings(
@@ -85,10 +84,9 @@ async def demo(
             rw.custody.check_anchor(anchor)
         chosen = await prepare_tasks(rw, plan, quiet=json)
         loaded = await conduct(rw, plan=plan, tasks=chosen, quiet=json)
-        summary = summary_of(loaded)
         anchors = rw.custody.export_anchor(anchor) if anchor else None
-        verification = await rw.verify(summary.run, anchors=anchors)
-        path = finish(rw.custody, loaded, summary, report=report, json=json, anchors=anchors)
+        verification = await rw.verify(loaded.row.run, anchors=anchors)
+        summary, path = finish(rw.custody, loaded, report=report, json=json, anchors=anchors)
     if json:
         print_json({"run": summary.run, "report": str(path), "verification": verification.plain(), "summary": summary})
     else:

@@ -89,7 +89,6 @@ async def run(
     """
     from ropewalk.cli.conduct import conduct, finish, prepare_tasks
     from ropewalk.rollout.plan_file import load_plan, plan_from_settings
-    from ropewalk.rollout.summarise import summary_of
 
     if not (resume or plan or source or task):
         raise CallerError("Nothing to run.", next_step="give a plan, --source, --task or --resume.")
@@ -114,10 +113,7 @@ async def run(
         **_settings(set or []),
     }
     if resume and (plan or wheelhouse or any(value is not None for value in given.values())):
-        raise CallerError(
-            "A resumed run has its plan already, and its settings stay as they are.",
-            next_step="give --resume with --sandbox, --report and --json at most.",
-        )
+        raise _settled()
     async with opened(place, driver=sandbox) as rw:
         if resume:
             loaded = await conduct(rw, resume=named(resume, "run"), quiet=json)
@@ -127,8 +123,7 @@ async def run(
             on_interrupt("repeat the command: tasks that were built are kept.")
             chosen = await prepare_tasks(rw, made, wheelhouse=wheelhouse, quiet=json)
             loaded = await conduct(rw, plan=made, tasks=chosen, quiet=json)
-        summary = summary_of(loaded)
-        path = finish(rw.custody, loaded, summary, report=report, json=json)
+        summary, path = finish(rw.custody, loaded, report=report, json=json)
     if json:
         print_json({"run": summary.run, "report": str(path), "summary": summary})
     return 0 if summary.state == "complete" else EXIT_INCOMPLETE
@@ -158,6 +153,13 @@ def ls(*, json: bool = False, place: Place = HERE) -> int:
         empty="There is no run here yet. Next: ropewalk demo",
     )
     return 0
+
+
+def _settled() -> CallerError:
+    return CallerError(
+        "A resumed run has its plan already, and its settings stay as they are.",
+        next_step="give --resume with --sandbox, --report and --json at most.",
+    )
 
 
 def _settings(pairs: list[str]) -> dict[str, Any]:
