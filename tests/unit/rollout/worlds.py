@@ -278,7 +278,7 @@ class MemoryJudge:
         elif bundle.refused:
             cause = "bundle_refused"
         else:
-            answer = decode_own(self._blobs.data[task.oracle], FileSet)
+            answer = decode_own(self._blobs.get(task.oracle, bytes_max=1 << 20), FileSet)
             right = bundle.files == answer.files
             score, cause = (1.0, "all_matched") if right else (0.0, "value_mismatch")
         return Verdict(
