@@ -114,6 +114,9 @@ class Grader:
     async def grade(self, task: Task, *, episode: str, bundle: Bundle | None, nonce: str = "") -> Verdict:
         """The verdict on one bundle.
 
+        One that changes nothing is scored 0 (`no_change`) without being run: that the untouched source earns nothing
+        was shown, in a sandbox, when the task was admitted.
+
         Args:
             task: The task that the episode worked on.
             episode: Its id.
@@ -124,6 +127,11 @@ class Grader:
             CallerError: the bundle is another task's.
             IntegrityError: the spec, hidden or expected data do not match their digests.
         """
+        return await self._grade(task, episode, bundle, nonce=nonce, runs_unchanged=False)
+
+    async def _grade(
+        self, task: Task, episode: str, bundle: Bundle | None, *, nonce: str = "", runs_unchanged: bool
+    ) -> Verdict:
         began_s = self._clock.monotonic_s()
         usage = _Usage()
         status, hidden = VerdictStatus.SCORED, None
@@ -134,7 +142,7 @@ class Grader:
         except CallerError as error:
             status, judgement = VerdictStatus.TASK_INVALID, Judgement(None, "grader_missing", error.message)
         if hidden is not None:
-            judgement = self._without_running(hidden, bundle) or await self._attempts(
+            judgement = self._without_running(hidden, bundle, runs_unchanged) or await self._attempts(
                 _Run(hidden, bundle, task.data_class), usage
             )
             if judgement.score is None:
@@ -169,7 +177,7 @@ class Grader:
             CallerError, IntegrityError: the oracle is missing or damaged.
         """
         noop = Bundle(task=task.id, base=task.source)
-        verdicts = [await self.grade(task, episode="control:noop", bundle=noop)]
+        verdicts = [await self._grade(task, "control:noop", noop, runs_unchanged=True)]
         fixed = await anyio.to_thread.run_sync(self._get, task.oracle, FileSet)
         oracle = Bundle(task=task.id, base=task.source, files=fixed.files, deleted=fixed.deleted)
         await anyio.to_thread.run_sync(lambda: self._blobs.put(canonical_bytes(oracle)))
@@ -197,12 +205,14 @@ class Grader:
             probe=probe,
         )
 
-    def _without_running(self, hidden: _Hidden, bundle: Bundle | None) -> Judgement | None:
+    def _without_running(self, hidden: _Hidden, bundle: Bundle | None, runs_unchanged: bool) -> Judgement | None:
         """What is clear before any code runs."""
         if bundle is None:
             return Judgement(0.0, "no_bundle", "the episode handed nothing in")
         if bundle.refused:
             return Judgement(0.0, "bundle_refused", f"{bundle.refused}: {bundle.detail}")
+        if not (bundle.files or bundle.deleted or runs_unchanged):
+            return Judgement(0.0, "no_change", "no file was changed")
         strange = [path for path in (*bundle.files, *bundle.deleted) if not _may_hand_in(path, hidden.spec)]
         if strange:
             return Judgement(0.0, "bundle_refused", f"{ascii(strange[0])[:200]} may not be handed in")

@@ -12,15 +12,14 @@ import ast
 import json
 import random
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import anyio
 
-from ropewalk.core.records import digest
 from ropewalk.core.syntax import parse_expression
 from ropewalk.reward.ports import GradingSandbox
 from ropewalk.sandbox.contract import SandboxSpec
@@ -34,7 +33,9 @@ from ropewalk.tasks.worlds import WORKDIR, import_paths, layer_files_of_tests
 
 T = TypeVar("T")
 CASES_MAX: Final = 12
-"""Kept; more would only cost time at every grading."""
+"""Kept of those that tell right from wrong; more would only cost time at every grading."""
+EQUAL_MAX: Final = 4
+"""Kept of those that do not."""
 _TRIED_MAX: Final = 400
 _FUNCTIONS_MAX: Final = 40
 """Whose calls are recorded."""
@@ -66,10 +67,10 @@ async def make_cases(
         SandboxGoneError, UnavailableError: our side failed.
     """
     made = await _from_templates(bench, problem, wrong, right, seed)
-    if len(made.tests) < _ENOUGH:
+    if made.telling < _ENOUGH:
         calls = await _from_calls(bench, problem, wrong, right, _callable(problem, functions), seed=seed)
-        made = max(made, calls, key=lambda fresh: len(fresh.tests))
-    if not made.tests:
+        made = max(made, calls, key=lambda fresh: fresh.telling)
+    if not made.telling:
         return None
     folder = made.beside.rpartition("/")[0]
     path = f"{folder}/{_MODULE}" if folder else _MODULE
@@ -79,16 +80,36 @@ async def make_cases(
 
 
 @dataclass(frozen=True)
+class _Told(Generic[T]):
+    """Cases with what is right.
+
+    Attributes:
+        telling: the wrong source says something else.
+        equal: it says the same. Without any of these, one answer to everything could be right.
+    """
+
+    telling: list[tuple[T, str]]
+    equal: list[tuple[T, str]]
+
+    @property
+    def cases(self) -> list[tuple[T, str]]:
+        """All of them."""
+        return [*self.telling, *self.equal]
+
+
+@dataclass(frozen=True)
 class _Fresh:
     """A test module of cases.
 
     Attributes:
         beside: path of the test module in whose folder it belongs.
+        telling: how many of them the wrong source fails.
     """
 
     text: str = ""
     tests: tuple[str, ...] = ()
     beside: str = ""
+    telling: int = 0
 
 
 async def _from_templates(bench: Bench, problem: Problem, wrong: str, right: str, seed: int) -> _Fresh:
@@ -107,9 +128,9 @@ async def _from_templates(bench: Bench, problem: Problem, wrong: str, right: str
         return _texts(output, len(cases))
 
     async with _sides(bench, problem, wrong, right) as sides:
-        good = await _telling(bodies, sides, ask, seed)
-    text, tests = judging_module(preamble, good[:CASES_MAX])
-    return _Fresh(text, tuple(tests), path)
+        told = await _telling(bodies, sides, ask, seed)
+    text, tests = judging_module(preamble, told.cases)
+    return _Fresh(text, tuple(tests), path, len(told.telling))
 
 
 async def _from_calls(
@@ -125,9 +146,9 @@ async def _from_calls(
     async with _sides(bench, problem, wrong, right) as sides:
         calls = await _record(bench, problem, sides.right, names)
         tried = list(_variations(calls, problem.tree, seed))[:_TRIED_MAX]
-        good = await _telling(tried, sides, ask, seed) if tried else []
-    text, tests = _module(good[:CASES_MAX])
-    return _Fresh(text, tuple(tests), problem.visible_killers[0].partition("::")[0])
+        told = await _telling(tried, sides, ask, seed) if tried else _Told[tuple[str, str, str]]([], [])
+    text, tests = _module(told.cases)
+    return _Fresh(text, tuple(tests), problem.visible_killers[0].partition("::")[0], len(told.telling))
 
 
 async def _telling(
@@ -135,8 +156,8 @@ async def _telling(
     sides: _Sides,
     ask: Callable[[_Side, Sequence[T], int], Awaitable[list[str | None]]],
     seed: int,
-) -> list[tuple[T, str]]:
-    """Cases on which the right source always says the same and the wrong one does not, in random order.
+) -> _Told[T]:
+    """Cases on which the right source always says the same, in random order by seed.
 
     All are asked of the right source once, those with an answer of the wrong one, and some of those that it answers
     otherwise of the right one again: most cases tell nothing, and every answer costs time.
@@ -144,17 +165,25 @@ async def _telling(
     first = await ask(sides.right, cases, 0)
     answered = [(case, truth) for case, truth in zip(cases, first, strict=True) if truth is not None]
     if not answered:
-        return []
+        return _Told([], [])
     mistaken = await ask(sides.wrong, [case for case, _ in answered], 0)
-    good = [pair for pair, said in zip(answered, mistaken, strict=True) if said != pair[1]]
-    random.Random(f"{seed}:{digest([truth for _, truth in good])}").shuffle(good)
-    unlike = {truth: (case, truth) for case, truth in good}  # a value that is expected twice is worth no more
-    good = list(unlike.values())[:_CONFIRMED_MAX]
+    pairs = list(zip(answered, mistaken, strict=True))
+    random.Random(seed).shuffle(pairs)
+    telling = _unlike(pair for pair, said in pairs if said != pair[1])[:_CONFIRMED_MAX]
+    equal = _unlike(pair for pair, said in pairs if said == pair[1])[: 3 * EQUAL_MAX] if telling else []
     for hash_seed in range(1, _REPEATS):
-        if good:
-            again = await ask(sides.right, [case for case, _ in good], hash_seed)
-            good = [pair for pair, said in zip(good, again, strict=True) if said == pair[1]]
-    return good
+        if telling:
+            again = await ask(sides.right, [case for case, _ in (*telling, *equal)], hash_seed)
+            steady = [said == truth for (_, truth), said in zip((*telling, *equal), again, strict=True)]
+            cut = len(telling)
+            telling = [pair for pair, is_steady in zip(telling, steady[:cut], strict=True) if is_steady]
+            equal = [pair for pair, is_steady in zip(equal, steady[cut:], strict=True) if is_steady]
+    return _Told(telling[:CASES_MAX], equal[:EQUAL_MAX] if telling else [])
+
+
+def _unlike(pairs: Iterable[tuple[T, str]]) -> list[tuple[T, str]]:
+    """One case of each truth: a value that is expected twice is worth no more."""
+    return list({truth: (case, truth) for case, truth in pairs}.values())
 
 
 def _callable(problem: Problem, functions: Sequence[str]) -> list[str]:

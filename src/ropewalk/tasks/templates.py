@@ -10,8 +10,9 @@ import ast
 import copy
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Self
 
+from ropewalk.core.syntax import parse_expression
 from ropewalk.tasks.bodies import Function, functions, parse, walk, without_parameters
 from ropewalk.tasks.surgery import remove_tests
 from ropewalk.tasks.variations import change_value
@@ -28,6 +29,10 @@ import itertools as _itertools
 def _noted(value):
     return list(_itertools.islice(value, 200)) if hasattr(value, "__next__") else value
 """
+_CONSTRUCTORS: Final = frozenset({
+    "list", "tuple", "set", "frozenset", "dict", "range", "str", "int", "float", "bytes", "bytearray", "sorted",
+    "reversed", "zip", "enumerate", "iter", "repr", "len",
+})  # fmt: skip
 _TEMPLATES_MAX: Final = 12
 _FOUND: Final = "found"
 
@@ -54,7 +59,9 @@ def find_templates(tests: Mapping[str, bytes], killers: Iterable[str]) -> tuple[
 def vary_templates(templates: Sequence[list[ast.stmt]], seed: int, *, count: int) -> Iterator[str]:
     """Bodies with one to three values changed, as indented text, each once."""
     chance = random.Random(seed)
-    known = [_Template(body) for body in templates]
+    known = [template for body in templates if (template := _Template.of(body))]
+    if not known:
+        return
     seen = {template.text() for template in known}
     for _ in range(count * 3):
         template = chance.choice(known)
@@ -63,12 +70,12 @@ def vary_templates(templates: Sequence[list[ast.stmt]], seed: int, *, count: int
         changes = [chance.choice(template.places) for _ in range(chance.choice((1, 1, 2, 3)))]
         try:
             text = template.changed(changes, chance)
-        except (ValueError, RecursionError):
+        except (ValueError, RecursionError, MemoryError):
             continue
         if text not in seen:
             seen.add(text)
             yield text
-            if len(seen) >= count + len(templates):
+            if len(seen) >= count + len(known):
                 return
 
 
@@ -80,6 +87,14 @@ class _Template:
         self._texts = [_text(statement) for statement in body]
         self.places = [(number, node) for number, statement in enumerate(body) for node in _values(statement)]
         """Statement's number and value in it."""
+
+    @classmethod
+    def of(cls, body: Sequence[ast.stmt]) -> Self | None:
+        """None where a body cannot be written down: it is too deep, or has a number of too many digits."""
+        try:
+            return cls(body)
+        except (ValueError, RecursionError):
+            return None
 
     def text(self) -> str:
         return "\n".join(self._texts)
@@ -119,10 +134,19 @@ def judging_module(preamble: str, cases: Sequence[tuple[str, str]]) -> tuple[str
     """A test module that compares notes with what they must be (body, notes as text), and its tests' names."""
     names = [f"test_case_{number}" for number in range(len(cases))]
     tests = [
-        f"def {name}():\n    found = []\n{body}\n    assert found == {truth}\n"
+        f"def {name}():\n    found = []\n{body}\n{_assertions(truth)}\n"
         for name, (body, truth) in zip(names, cases, strict=True)
     ]
     return "\n\n".join([preamble + _HELPERS, *tests]), names
+
+
+def _assertions(truth: str) -> str:
+    """One for each note, so that each value counts by itself: in a list, even one that is seen would look unseen."""
+    notes = parse_expression(truth).body
+    assert isinstance(notes, ast.List)
+    lines = [f"    assert len(found) == {len(notes.elts)}"]
+    lines += [f"    assert found[{number}] == {ast.unparse(note)}" for number, note in enumerate(notes.elts)]
+    return "\n".join(lines)
 
 
 def _template(node: Function) -> list[ast.stmt]:
@@ -175,8 +199,11 @@ class _Noting(ast.NodeTransformer):
 
 
 def _note(left: ast.expr, right: ast.expr) -> ast.stmt:
-    """A note of the side that is computed."""
+    """A note of the side that is computed; none where the other side calls what the module ships, or a tolerance."""
     sides = [side for side in (left, right) if not _is_expectation(side)]
+    dropped = right if (sides[0] if sides else left) is left else left
+    if not _is_literal_like(dropped):
+        return ast.Pass()
     value = ast.Call(ast.Name("_noted", ast.Load()), [sides[0] if sides else left], [])
     name = ast.Name(_FOUND, ast.Load())
     name.is_note = True  # type: ignore[attr-defined]
@@ -188,6 +215,12 @@ def _is_expectation(node: ast.expr) -> bool:
     if isinstance(node, ast.Name):
         return node.id.startswith(("expect", "want"))
     return not any(isinstance(part, (ast.Name, ast.Call)) for part in ast.walk(node))
+
+
+def _is_literal_like(node: ast.expr) -> bool:
+    """Whether an expression calls nothing but constructors of plain data."""
+    calls = [part for part in ast.walk(node) if isinstance(part, ast.Call)]
+    return all(isinstance(call.func, ast.Name) and call.func.id in _CONSTRUCTORS for call in calls)
 
 
 def _is_self(node: ast.expr) -> bool:

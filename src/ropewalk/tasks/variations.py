@@ -12,9 +12,13 @@ from ropewalk.core.syntax import parse_expression
 def vary_arguments(text: str, source: random.Random) -> str | None:
     """Arguments of a call, as text, with one or two constants or elements changed; None where there is nothing."""
     try:
-        tree = parse_expression(text)
-    except SyntaxError:
+        return _varied(text, source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the text comes out of a sandbox
         return None
+
+
+def _varied(text: str, source: random.Random) -> str | None:
+    tree = parse_expression(text)
     for _ in range(source.choice((1, 1, 2))):
         places = [node for node in ast.walk(tree.body) if isinstance(node, (ast.Constant, ast.List, ast.UnaryOp))]
         places = [node for node in places if not isinstance(node, ast.List) or node.elts]

@@ -206,6 +206,23 @@ async def test_hidden_data_that_were_changed_stop_everything(task: Task, blobs: 
         )
 
 
+async def test_what_changes_nothing_is_worth_nothing_without_a_run(task: Task, blobs: Blobs) -> None:
+    sandboxes = FakeSandboxes()
+    verdict = await Grader(sandboxes, blobs, tenant="t").grade(
+        task, episode="e", bundle=Bundle(task=task.id, base=task.source)
+    )
+    assert (verdict.status, verdict.score, verdict.cause) == (VerdictStatus.SCORED, 0.0, "no_change")
+    assert sandboxes.made == []
+
+
+async def test_the_control_that_changes_nothing_is_run(task: Task, blobs: Blobs) -> None:
+    """A task whose untouched source is right would otherwise be admitted."""
+    sandboxes = FakeSandboxes(Ended(RIGHT))
+    controls = await Grader(sandboxes, blobs, tenant="t").admit_controls(task)
+    assert (controls.admitted, controls.reason) == (False, "noop_passes")
+    assert len(sandboxes.made) == 1
+
+
 HOSTILE = [
     ["x", "\ud800", ""], ["x", "\x1b[31mred", ""], ["b", "t::a", "\ud800"], ["e", "t::a", "passed", 0.1, "<b>"],
     ["c", "t::a", "\ud800"], ["b", "\ud800", ""], ["\ud800"], ["v", "\ud800", 0, "\ud800"], "\ud800",
@@ -237,7 +254,7 @@ async def test_a_bundle_in_the_way_of_the_tests_scores_nothing(task: Task, blobs
     verdict = await grader.grade(task, episode="e", bundle=bundle_of(task, blobs, src__a="x"))
     assert (verdict.status, verdict.score, verdict.cause) == (VerdictStatus.SCORED, 0.0, "bundle_refused")
     with pytest.raises(FileError):
-        await grader.grade(task, episode="e", bundle=Bundle(task=task.id, base=task.source))
+        await grader.admit_controls(task)  # without a bundle nobody but us can have put it there
     assert all(sandbox.closed for sandbox in sandboxes.made)
 
 

@@ -16,7 +16,7 @@ from ropewalk.reward.values.instrument import instrument
 from ropewalk.reward.values.lenient import lenient
 
 HEAD = """
-import collections, dataclasses, functools, itertools
+import array, collections, dataclasses, functools, itertools
 def tested(*arguments, **options): return 0
 """
 PLACES = {
@@ -42,6 +42,8 @@ PLACES = {
     "a deque": "def test():\n tested(collections.deque([[MAKE()]]))",
     "a constant of a function": "def helper():\n return (4711, 'found')\ndef test():\n point()",
     "beside what is opaque": "def test():\n held = [object(), object, MAKE()]\n point()",
+    "a buffer": "def test():\n tested(memoryview(array.array('q', MAKE()[:1])), MAKE()[1])",
+    "an array": "def test():\n held = array.array('q', MAKE()[:1]), MAKE()[1]\n point()",
     "an exception": "def test():\n tested(ValueError([MAKE()]))",
 }
 

@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -153,3 +154,22 @@ def test_only_functions_that_a_right_solution_must_have_are_called() -> None:
     names = ["public", "_private", "_tested", "fresh", "added", "elsewhere", "C.go", "__getattr__", "public"]
     found = cases._callable(problem, [f"pkg/m.py::{name}" for name in names])
     assert found == ["pkg/m.py::_tested", "pkg/m.py::fresh", "pkg/m.py::public"]
+
+
+async def ask_about_numbers(side: str, asked: Sequence[int], hash_seed: int) -> list[str | None]:
+    """The right side says the number, the wrong one is wrong about odd ones; of multiples of five nobody is sure."""
+    return [f"{number}{hash_seed if number % 5 == 0 else ''}{side if number % 2 else ''}" for number in asked]
+
+
+async def test_some_cases_are_answered_alike_by_both_sources() -> None:
+    """Otherwise one answer to everything could be the right one."""
+    told = await cases._telling(range(100), cases._Sides(wrong="-", right=""), ask_about_numbers, 1)  # type: ignore[arg-type]
+    assert [case % 2 for case, _ in told.telling] == [1] * cases.CASES_MAX
+    assert [case % 2 for case, _ in told.equal] == [0] * cases.EQUAL_MAX
+    assert all(case % 5 for case, _ in told.cases), "only steady ones"
+    assert told.cases == [(case, str(case)) for case, _ in told.cases]
+
+
+async def test_where_nothing_tells_no_case_is_made() -> None:
+    told = await cases._telling(range(0, 100, 2), cases._Sides(wrong="-", right=""), ask_about_numbers, 1)  # type: ignore[arg-type]
+    assert told.cases == []

@@ -8,6 +8,7 @@ import sys
 import textwrap
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,7 +20,7 @@ from ropewalk.tasks.templates import (
     vary_templates,
     without_any_test,
 )
-from ropewalk.tasks.variations import change_value
+from ropewalk.tasks.variations import change_value, vary_arguments
 
 TESTS = textwrap.dedent('''
     import unittest
@@ -115,6 +116,43 @@ def test_variations_are_different_and_repeatable() -> None:
     assert len(set(made)) == len(made) > 15
     assert made == list(vary_templates(templates(), 3, count=30))
     assert made != list(vary_templates(templates(), 4, count=30))
+
+
+def bodies_of(test: str) -> list[list[ast.stmt]]:
+    return find_templates({"t.py": test.encode()}, ["t.py::test_it"])[1]
+
+
+@pytest.mark.parametrize(
+    "expected", ["by_definition(data)", "[by_definition(x) for x in data]", "pytest.approx(0.3)", "list(other(data))"]
+)
+def test_what_is_compared_with_a_call_is_no_template(expected: str) -> None:
+    """Its value could be had from the helper that the module ships, or is right within a tolerance only."""
+    compared = f"    assert double(data) == {expected}\n"
+    assert bodies_of(f"def test_it():\n    data = [1]\n{compared}") == []
+    mixed = bodies_of(f"def test_it():\n    data = [1]\n{compared}    assert double(data) == [1, 1]\n")
+    assert "\n".join(map(ast.unparse, mixed[0])).count("_noted") == 1
+
+
+def test_plain_constructors_are_no_calls() -> None:
+    assert len(bodies_of("def test_it():\n    assert double([1]) == list(range(3))\n")) == 1
+
+
+def test_bodies_that_cannot_be_written_down_are_left_out() -> None:
+    odd = "def test_it():\n    n = 0x" + "f" * 4000 + "\n    assert double(n) == n\n"
+    fine = bodies_of("def test_it():\n    assert double(2) == 4\n")
+    assert list(vary_templates(bodies_of(odd), 1, count=5)) == []
+    assert len(list(vary_templates([*bodies_of(odd), *fine], 1, count=5))) == 5
+
+
+@pytest.mark.parametrize("text", ["((0x" + "f" * 4000 + ",), {})", "((" + "-" * 5000 + "1,), {})", "((", "\0"])
+def test_recorded_calls_that_cannot_be_read_are_left_out(text: str) -> None:
+    assert vary_arguments(text, random.Random(1)) is None
+
+
+def test_each_note_is_compared_by_itself() -> None:
+    text, names = judging_module("", [("    found.append(1)\n    found.append([2])", "[1, [2]]")])
+    assert names == ["test_case_0"]
+    assert "    assert len(found) == 2\n    assert found[0] == 1\n    assert found[1] == [2]\n" in text
 
 
 def test_no_usable_killer_no_template() -> None:

@@ -36,12 +36,12 @@ _PART_BITS = 1.0
 class _Way(Enum):
     """How a value comes out of what is visible: bits of one such value at most, and of all of them together.
 
-    One rule may yield them all, and a forger who finds it needs no second guess.
+    One rule may yield them all, and a forger who finds it needs no second guess: neither way is enough by itself.
     """
 
     STEP = (2.0, 6.0)
     """By one trivial function, or as a part of something."""
-    ARRANGED = (4.0, 12.0)
+    ARRANGED = (4.0, 9.0)
     """All its parts are visible; only their arrangement is not."""
     NONE = (_VALUE_BITS_MAX, math.inf)
 
@@ -51,6 +51,11 @@ _PIECE_BITS = 3.0
 _PIECE_TEXT_MIN = 3
 _PIECE_ITEMS_MIN = 2
 _LOOKED_AT_MAX = 200
+_VISIBLE_CHARACTERS_MAX = 8 * 1024 * 1024
+_VALUES_MAX = 300
+"""Values that are estimated; more count nothing."""
+_ENOUGH_BITS = 400.0
+"""What is worth so much need not be known more exactly."""
 
 
 class Telling(NamedTuple):
@@ -64,7 +69,10 @@ class Telling(NamedTuple):
 
 def guess_bits(values: Iterable[Telling], visible: Visible) -> float:
     """Bits of all values together."""
+    if len(visible.runs) + len(visible.text) > _VISIBLE_CHARACTERS_MAX:
+        return 0.0  # too much to look through, and too much to say that a value is not in it
     held: set[str] = set()
+    sure = 0.0
     worth: dict[str, tuple[float, _Way]] = {}
     for telling in values:
         if telling.kind in (Kind.TRUTH, Kind.RAISES):
@@ -72,9 +80,11 @@ def guess_bits(values: Iterable[Telling], visible: Visible) -> float:
             held.add(telling.kind)
             continue
         name = outline(telling.value)
-        if name not in visible.wholes:
-            found = _worth(telling, visible)
-            worth[name] = min(found, worth.get(name, found), key=lambda one: one[0])
+        if name in visible.wholes or (name not in worth and (sure >= _ENOUGH_BITS or len(worth) >= _VALUES_MAX)):
+            continue
+        found = _worth(telling, visible)
+        worth[name] = min(found, worth.get(name, found), key=lambda one: one[0])
+        sure = sum(bits for bits, way in worth.values() if way is _Way.NONE)
     bits = float(len(held))
     for way in _Way:
         bits += min(sum(each for each, how in worth.values() if how is way), way.value[1])

@@ -72,12 +72,12 @@ def instrument(
     Raises:
         CallerError: it does not parse, or is larger than SOURCE_BYTES_MAX.
     """
-    recording = _Module(text, prefix, excluded, only)
-    shipped = _Module(text, prefix, excluded, only)
     try:
+        recording = _Module(text, prefix, excluded, only)
+        shipped = _Module(text, prefix, excluded, only)
         forms = {"recording": recording.rewrite(shipped=False), "shipped": shipped.rewrite(shipped=True)}
-    except RecursionError as error:
-        raise CallerError("A test module nests its expressions too deeply.") from error
+    except (RecursionError, ValueError) as error:
+        raise CallerError("A test module nests too deeply, or has a number of too many digits.") from error
     return Instrumented(
         **forms,
         kinds=recording.kinds,

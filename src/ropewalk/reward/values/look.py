@@ -7,6 +7,7 @@ tells them, encoded, so that a grader can know what is no secret.
 
 from __future__ import annotations
 
+import array
 import gc
 import itertools
 import json
@@ -22,6 +23,7 @@ _NODES_MAX = 20_000
 _NODES_ALL_MAX = 400_000
 _CHARACTERS_MAX = 4_000_000
 _ITEMS_MAX = 2_000
+_BUFFER_ITEMS_MAX = 100_000
 _LINE_CHARACTERS = 200_000
 _ATOMS = (type(None), bool, int, float, complex, str, bytes, bytearray)
 _RUNNERS = ("_pytest", "pytest", "pluggy", "unittest", "_ropewalk", "__main__", "ropewalk_look", "encode")
@@ -105,6 +107,8 @@ class Look:
             return []  # its tuple of iterators has holes once one is exhausted: reading it crashes the interpreter
         if isinstance(value, types.CodeType):
             return list(value.co_consts)
+        if isinstance(value, (memoryview, array.array)):
+            return [value.tolist()] if len(value) <= _BUFFER_ITEMS_MAX else []
         if isinstance(value, types.BuiltinFunctionType):
             return [value.__self__]
         if isinstance(value, (types.ModuleType, types.FrameType)):

@@ -25,6 +25,8 @@ from ropewalk.reward.values.encode import encode
 
 SEPARATOR: Final = "\x1f"
 _RANGE_MAX = 1_000
+_LITERALS_MAX = 100_000
+"""Of one file; what a larger table holds besides them counts as unseen."""
 _ITEMS_MAX = 2_000
 _STEPPED_MAX = 4_000
 _SHORT_MAX = 200
@@ -228,13 +230,61 @@ def _values_in(text: str) -> list[Any]:
     except (SyntaxError, ValueError, RecursionError):
         return _tokens_in(text)
     found: list[Any] = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.expr):
-            found += _literal(node)
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and ">>>" in node.value:
-            for shown in _shown_in(node.value):
-                found += _values_in(shown)
+    literals = _literal_nodes(tree)
+    pending: list[ast.AST] = [tree]
+    while pending:
+        node = pending.pop()
+        if id(node) in literals:
+            found += _spelled_out(node, _LITERALS_MAX - len(found))
+            inner = _texts_in(node)
+        else:
+            found += _range(node)
+            inner = []
+            pending += ast.iter_child_nodes(node)
+        for text in inner:
+            if ">>>" in text:
+                for shown in _shown_in(text):
+                    found += _values_in(shown)
     return found
+
+
+def _literal_nodes(tree: ast.AST) -> set[int]:
+    """Ids of all nodes that spell out a value; one look at each node, however deep they are nested."""
+    found: set[int] = set()
+    for node in reversed(list(ast.walk(tree))):  # children before their parents
+        match node:
+            case ast.Constant():
+                found.add(id(node))
+            case ast.UnaryOp(op=ast.USub() | ast.UAdd(), operand=ast.Constant()):
+                found.add(id(node))
+            case ast.Tuple(elts=parts) | ast.List(elts=parts) | ast.Set(elts=parts):
+                if all(id(part) in found for part in parts):
+                    found.add(id(node))
+            case ast.Dict(keys=keys, values=values):
+                if all(id(part) in found for part in (*keys, *values)):
+                    found.add(id(node))
+    return found
+
+
+def _spelled_out(node: ast.AST, count_max: int) -> list[Any]:
+    """The value of a literal and everything in it, each encoded."""
+    try:
+        pending: list[Any] = [ast.literal_eval(node)]
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return []
+    found: list[Any] = []
+    while pending and len(found) < count_max:
+        value = pending.pop()
+        found.append(encode(value))
+        if isinstance(value, dict):
+            pending += [*value.keys(), *value.values()]
+        elif isinstance(value, (list, tuple, set, frozenset)):
+            pending += value
+    return found
+
+
+def _texts_in(node: ast.AST) -> list[str]:
+    return [part.value for part in ast.walk(node) if isinstance(part, ast.Constant) and isinstance(part.value, str)]
 
 
 def _tokens_in(text: str) -> list[Any]:
@@ -260,16 +310,15 @@ def _shown_in(docstring: str) -> list[str]:
     return [text for example in examples for text in (example.source, example.want.strip())]
 
 
-def _literal(node: ast.expr) -> list[Any]:
+def _range(node: ast.AST) -> list[Any]:
+    """What a `range` of literals counts."""
+    if not (isinstance(node, ast.Call) and name_of(node.func) == "range" and 1 <= len(node.args) <= 3):
+        return []
     try:
-        if isinstance(node, ast.Call) and name_of(node.func) == "range" and 1 <= len(node.args) <= 3:
-            span = range(*(ast.literal_eval(argument) for argument in node.args))
-            return [encode(list(span))] if len(span) <= _RANGE_MAX else []
-        if isinstance(node, (ast.Constant, ast.Tuple, ast.List, ast.Set, ast.Dict, ast.UnaryOp)):
-            return [encode(ast.literal_eval(node))]
+        span = range(*(ast.literal_eval(argument) for argument in node.args))
+        return [encode(list(span))] if len(span) <= _RANGE_MAX else []
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError, OverflowError):
-        pass
-    return []
+        return []
 
 
 def _outline_number(number: Any) -> str:
