@@ -42,8 +42,6 @@ PLACES = {
     "a deque": "def test():\n tested(collections.deque([[MAKE()]]))",
     "a constant of a function": "def helper():\n return (4711, 'found')\ndef test():\n point()",
     "beside what is opaque": "def test():\n held = [object(), object, MAKE()]\n point()",
-    "a buffer": "def test():\n tested(memoryview(array.array('q', MAKE()[:1])), MAKE()[1])",
-    "an array": "def test():\n held = array.array('q', MAKE()[:1]), MAKE()[1]\n point()",
     "an exception": "def test():\n tested(ValueError([MAKE()]))",
 }
 
@@ -77,6 +75,12 @@ def seen_from(look: Any, folder: Path, source: str) -> list[Any]:
 def test_a_value_is_found_wherever_it_lies(look: Any, tmp_path: Path, place: str) -> None:
     said = seen_from(look, tmp_path, PLACES[place])
     assert any("4711" in repr(value) and "found" in repr(value) for value in said), said
+
+
+@pytest.mark.parametrize("held", ["array.array('q', MAKE()[:1])", "memoryview(array.array('q', MAKE()[:1]))"])
+def test_numbers_of_a_buffer_are_found(look: Any, tmp_path: Path, held: str) -> None:
+    assert ["l", [4711]] in seen_from(look, tmp_path, f"def test():\n held = {held}\n point()")
+    assert ["l", [4711]] in seen_from(look, tmp_path, f"def test():\n tested({held})")
 
 
 def test_iterators_are_left_as_they_are(look: Any, tmp_path: Path) -> None:
