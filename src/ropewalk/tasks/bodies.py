@@ -99,8 +99,11 @@ def walk(scope: Scope, prefix: str = "") -> Iterator[tuple[str, Function]]:
 
 def describe(name: str, node: Function) -> Body:
     """The body of one function; `name` is its dotted name in the module."""
-    statements = [_without_docstrings(statement) for statement in _body(node)]
-    text = ast.dump(node.args) + "".join(ast.dump(statement) for statement in statements)
+    try:
+        statements = [_without_docstrings(statement) for statement in _body(node)]
+        text = ast.dump(node.args) + "".join(ast.dump(statement) for statement in statements)
+    except (ValueError, RecursionError):  # a number of too many digits, or too deep: like no other
+        statements, text = [], f"{name}:{node.lineno}"
     weight = sum(1 for statement in statements for _ in ast.walk(statement))
     return Body(name, first_line(node), node.end_lineno or node.lineno, digest_bytes(text.encode()), weight)
 

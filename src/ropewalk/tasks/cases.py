@@ -26,7 +26,14 @@ from ropewalk.sandbox.contract import SandboxSpec
 from ropewalk.tasks.assembly import Problem
 from ropewalk.tasks.bench import Bench, limit_s, wall_s
 from ropewalk.tasks.bodies import toplevel
-from ropewalk.tasks.templates import find_templates, judging_module, noting_module, vary_templates, without_any_test
+from ropewalk.tasks.templates import (
+    expectation,
+    find_templates,
+    judging_module,
+    noting_module,
+    vary_templates,
+    without_any_test,
+)
 from ropewalk.tasks.tree import SourceTree
 from ropewalk.tasks.variations import vary_arguments
 from ropewalk.tasks.worlds import WORKDIR, import_paths, layer_files_of_tests
@@ -314,7 +321,14 @@ def _module_name(path: str, tree: SourceTree) -> str:
 def _module(cases: Sequence[tuple[tuple[str, str, str], str]]) -> tuple[str, list[str]]:
     """A test module of these cases, one function each, and the functions' names."""
     modules = sorted({module for (module, _, _), _ in cases})
-    lines = ["import itertools", "import math", "import operator", "", *(f"import {module}" for module in modules)]
+    lines = [
+        "import itertools",
+        "import math",
+        "import operator",
+        "",
+        "import pytest",
+        *(f"import {module}" for module in modules),
+    ]
     tests = []
     for number, ((module, name, text), truth) in enumerate(cases):
         kind, _, expected = truth.partition(" ")
@@ -323,7 +337,12 @@ def _module(cases: Sequence[tuple[tuple[str, str, str], str]]) -> tuple[str, lis
         if kind == "iterator":
             call = f"list(itertools.islice({call}, 200))"
         tests.append(f"test_case_{number}")
-        lines += ["", "", f"def test_case_{number}():", f"    assert {call} == {expected}"]
+        lines += [
+            "",
+            "",
+            f"def test_case_{number}():",
+            f"    assert {call} == {expectation(parse_expression(expected).body)}",
+        ]
     return "\n".join(lines) + "\n", tests
 
 

@@ -73,9 +73,12 @@ def mutate(source: bytes, edit: Edit) -> bytes | None:
     """The mutated source; None where it would not parse, or would mean the same."""
     mutated = edit.apply(source)
     before, after = parse(source), parse(mutated)
-    if before is None or after is None or ast.dump(before) == ast.dump(after):
+    if before is None or after is None:
         return None
-    return mutated
+    try:
+        return None if ast.dump(before) == ast.dump(after) else mutated
+    except (ValueError, RecursionError):  # a number of too many digits, or too deep
+        return None
 
 
 def _comparison(source: Source, node: ast.AST) -> Iterator[Span]:

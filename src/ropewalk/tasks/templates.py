@@ -25,6 +25,8 @@ _HELPERS: Final = """
 
 import itertools as _itertools
 
+import pytest
+
 
 def _noted(value):
     return list(_itertools.islice(value, 200)) if hasattr(value, "__next__") else value
@@ -145,8 +147,19 @@ def _assertions(truth: str) -> str:
     notes = parse_expression(truth).body
     assert isinstance(notes, ast.List)
     lines = [f"    assert len(found) == {len(notes.elts)}"]
-    lines += [f"    assert found[{number}] == {ast.unparse(note)}" for number, note in enumerate(notes.elts)]
+    lines += [f"    assert found[{number}] == {expectation(note)}" for number, note in enumerate(notes.elts)]
     return "\n".join(lines)
+
+
+def expectation(value: ast.expr) -> str:
+    """A literal as the right side of an assertion: floats within pytest's tolerance, since other right solutions may
+    add up in another order. `pytest` must be imported where it stands."""
+    text = ast.unparse(value)
+    parts = value.elts if isinstance(value, (ast.List, ast.Tuple)) else [value]
+    is_flat = all(isinstance(part, (ast.Constant, ast.UnaryOp)) for part in parts)
+    has_float = any(isinstance(part, ast.Constant) and isinstance(part.value, float) for part in ast.walk(value))
+    has_text = any(isinstance(part, ast.Constant) and isinstance(part.value, (str, bytes)) for part in ast.walk(value))
+    return f"pytest.approx({text})" if has_float and is_flat and not has_text else text
 
 
 def _template(node: Function) -> list[ast.stmt]:

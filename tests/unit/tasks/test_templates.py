@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from ropewalk.tasks import cases
 from ropewalk.tasks.templates import (
+    expectation,
     find_templates,
     judging_module,
     noting_module,
@@ -204,3 +205,19 @@ def test_any_number_of_changes_leaves_something_that_parses(seed: int) -> None:
     for _ in range(8):
         change_value(chance.choice([n for n in ast.walk(tree) if isinstance(n, (ast.Constant, ast.List))]), chance)
     ast.parse(ast.unparse(tree))
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("0.1", "pytest.approx(0.1)"),
+        ("-2.5", "pytest.approx(-2.5)"),
+        ("[1, 0.5]", "pytest.approx([1, 0.5])"),
+        ("3", "3"),
+        ("'0.1'", "'0.1'"),
+        ("[[0.5]]", "[[0.5]]"),
+        ("['a', 0.5]", "['a', 0.5]"),
+    ],
+)
+def test_floats_are_right_within_a_tolerance(value: str, text: str) -> None:
+    assert expectation(ast.parse(value, mode="eval").body) == text

@@ -36,12 +36,12 @@ _PART_BITS = 1.0
 class _Way(Enum):
     """How a value comes out of what is visible: bits of one such value at most, and of all of them together.
 
-    One rule may yield them all, and a forger who finds it needs no second guess: neither way is enough by itself.
+    One rule may yield them all, and a forger who finds it needs no second guess.
     """
 
     STEP = (2.0, 6.0)
     """By one trivial function, or as a part of something."""
-    ARRANGED = (4.0, 9.0)
+    ARRANGED = (4.0, 12.0)
     """All its parts are visible; only their arrangement is not."""
     NONE = (_VALUE_BITS_MAX, math.inf)
 
@@ -100,12 +100,18 @@ def _worth(telling: Telling, visible: Visible) -> tuple[float, _Way]:
     names = [outline(value)]
     if telling.kind == Kind.MULTISET:
         names.append(outline(["l", in_order(items_of(value))]))
-    if not visible.near.isdisjoint(names) or not visible.wholes.isdisjoint(names):
+    if not visible.near.isdisjoint(names) or not visible.wholes.isdisjoint(names) or _is_wrapped(value, visible):
         way = _Way.STEP
     elif _is_arranged(value, visible):
         way = _Way.ARRANGED
     bits = min(_bits(value, visible), way.value[0])
     return bits, _Way.NONE if bits <= 1.0 else way
+
+
+def _is_wrapped(value: Any, visible: Visible) -> bool:
+    """Whether it is something visible in a container of its own, or in several."""
+    inner = children(value) or items_of(value)
+    return len(inner) == 1 and (_is_seen(inner[0], visible) or _is_wrapped(inner[0], visible))
 
 
 def _is_arranged(value: Any, visible: Visible) -> bool:

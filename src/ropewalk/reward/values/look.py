@@ -108,7 +108,8 @@ class Look:
         if isinstance(value, types.CodeType):
             return list(value.co_consts)
         if isinstance(value, (memoryview, array.array)):
-            return [value.tolist()] if len(value) <= _BUFFER_ITEMS_MAX else []
+            items = [value.tolist()] if len(value) <= _BUFFER_ITEMS_MAX else []
+            return [*items, value.obj] if isinstance(value, memoryview) else items
         if isinstance(value, types.BuiltinFunctionType):
             return [value.__self__]
         if isinstance(value, (types.ModuleType, types.FrameType)):
