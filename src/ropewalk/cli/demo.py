@@ -38,7 +38,7 @@ async def demo(
     tasks: int = 6,
     group: int = 4,
     policies: str = "noop,oracle,search",
-    steps: int = 8,
+    steps: int = 6,
     anchor: Path | None = None,
     report: Path | None = None,
     json: bool = False,
