@@ -277,6 +277,24 @@ import glob
 for _path in glob.glob("/tmp/**/*.py", recursive=True) + glob.glob("/work/tests/*.py"):
     open(_path, "w").write("")
 """),
+    # Records that are meant to break the reader
+    *(
+        Attack(f"a record with {name}", fools=False, code=CHANNEL + f"""
+BEGIN, VALUE = b'["b","t",""]\\n', b'["v","0.t:0",0,'
+for _fd in _channel():
+    try:
+        os.write(_fd, {data})
+    except OSError:
+        pass
+os._exit(0)""")
+        for name, data in {
+            "lists without end": "BEGIN + VALUE + b'[' * 900 + b']' * 900 + b']\\n'",
+            "an endless number": "BEGIN + VALUE + b'1e999]\\n[\"e\",\"t\",\"passed\",1e999,\"\"]\\n'",
+            "too many digits": "BEGIN + VALUE + b'9' * 4400 + b']\\n'",
+            "half a character": "b'[\"b\",\"\\\\ud800\",\"\"]\\n' + VALUE + b'NaN]\\n\\xff\\xfe'",
+            "tens of thousands of values": "BEGIN + (VALUE + b'[\"l\",[[],[],[]]]]\\n') * 40000",
+        }.items()
+    ),
     # What may not be handed in
     Attack("pytest.ini", files={"pytest.ini": "[pytest]\naddopts = --collect-only\n"}, cause="bundle_refused"),
     Attack("pyproject", cause="bundle_refused",
