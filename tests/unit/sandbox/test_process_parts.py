@@ -339,7 +339,9 @@ def test_a_sandbox_destroyed_before_it_was_known_is_ended(tmp_path: Path) -> Non
         made = spawner.Spawner(theirs, os.getpid())
         pieces = (b'{\n    "child-pid": %d', b'{\n    "child-pid": %d\n}\n')  # of several versions of bubblewrap
         for folder, ends, piece in ((tmp_path, False, pieces[0]), (tmp_path / "gone", True, pieces[1])):
-            sandbox = spawner.Sandbox({"folder": str(folder), "groups": {}, "attached": True}, ours, outer.pid)
+            sandbox = spawner.Sandbox(
+                {"folder": str(folder), "base": None, "groups": {}, "attached": True}, ours, outer.pid
+            )
             read, write = os.pipe()
             os.write(write, piece % first.pid)
             made.watch(read, lambda: None)
@@ -358,7 +360,7 @@ def test_a_sandbox_destroyed_before_it_was_known_is_ended(tmp_path: Path) -> Non
 def test_an_end_that_nobody_will_ask_for_is_known_as_such() -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
-        sandbox = spawner.Sandbox({"folder": "", "groups": {}, "attached": True}, theirs, os.getpid())
+        sandbox = spawner.Sandbox({"folder": "", "base": None, "groups": {}, "attached": True}, theirs, os.getpid())
         os.close(sandbox.pidfd)
         channel = Channel(ours)
         assert not sandbox.disregarded()
