@@ -26,6 +26,7 @@ from ropewalk.sandbox.contract import SandboxRecord, SandboxSpec
 from ropewalk.sandbox.drivers.process import (
     bubblewrap,
     cgroups,
+    counts,
     diagnosis,
     figures,
     folders,
@@ -399,3 +400,47 @@ def test_last_figures_that_never_come_are_not_waited_for_long(tmp_path: Path, mo
     monkeypatch.setattr(figures, "END_WAIT_S", 60.0)
     assert figures.of(Folder(tmp_path)).out_of_memory_kills is None
     assert time.monotonic() - started < 30
+
+
+def test_what_a_machine_has_too_little_of_is_said_with_the_setting(tmp_path: Path) -> None:
+    def problems(instances: int, terminals: int, *, root: bool, cpus: int = 2) -> tuple[str, ...]:
+        for name, value in (("fs/inotify/max_user_instances", instances), ("kernel/pty/max", terminals),
+                            ("kernel/pty/reserve", 1024)):  # fmt: skip
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(f"{value}\n")
+        return tuple(text for text in counts.problems(root=root, system=tmp_path, cpus=cpus) if "read-only" not in text)
+
+    assert problems(128, 4096, root=False) == ()
+    assert problems(1, 4096, root=True) == ()
+    (few,) = problems(120, 4096, root=False)
+    assert "enough for 15 sandboxes" in few
+    assert "fs.inotify.max_user_instances=128" in few
+    (many,) = problems(128, 4096, root=True, cpus=16)
+    assert "enough for 48 sandboxes" in many
+    assert "kernel.pty.max=5120" in many
+    assert counts.problems(root=True, system=tmp_path / "gone") == ()
+
+
+LIMITED = """
+import resource
+from ropewalk.sandbox.drivers.process import spawner
+resource.setrlimit(resource.RLIMIT_SIGPENDING, (5, 5))
+spawner.limit({"RLIMIT_SIGPENDING": 1024, "RLIMIT_MSGQUEUE": 7})
+print(resource.getrlimit(resource.RLIMIT_SIGPENDING), resource.getrlimit(resource.RLIMIT_MSGQUEUE))
+"""
+
+
+def test_limits_are_the_machines_where_those_are_lower() -> None:
+    answer = subprocess.run([sys.executable, "-c", LIMITED], capture_output=True, text=True, timeout=30, check=True)
+    assert answer.stdout == "(5, 5) (7, 7)\n"
+
+
+def test_ids_that_nobody_maps_end_the_sandboxs_start() -> None:
+    for answer, wanted in ((b"", errno.EPIPE), (bytes((errno.EPERM,)), errno.EPERM)):
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            ours.sendall(answer)
+            ours.shutdown(socket.SHUT_WR)
+            with pytest.raises(OSError, match="user namespace") as caught:
+                spawner.ask_for_ids(theirs.fileno())
+            assert caught.value.errno == wanted

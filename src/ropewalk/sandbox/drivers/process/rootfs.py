@@ -108,8 +108,9 @@ def build(plan: RootPlan, identity: Identity | None) -> None:
         os.close(tree)
     _mount_devices(devices, owner)
     if identity is not None:
-        # With root's powers over the host until the last moment: some machines let nobody else make user namespaces.
-        kernel.prctl(kernel.PR_SET_SECUREBITS, kernel.SECBIT_NO_SETUID_FIXUP)
+        # With root's powers until then: some machines let nobody else make user namespaces. In it these bits are gone.
+        with suppress(OSError):  # without CAP_SETPCAP
+            kernel.prctl(kernel.PR_SET_SECUREBITS, kernel.SECBIT_NO_SETUID_FIXUP)
         os.seteuid(identity.account)
         kernel.unshare(kernel.CLONE_NEWUSER)
         identity.map_ids()

@@ -183,7 +183,8 @@ class Spawner:
         self.watch(sandbox.pidfd, partial(self.on_end, sandbox))
 
     def user_namespace(self, base: int) -> int:
-        """A descriptor of the user namespace in which 0 … 65535 are `base` … on the host. It lives as long as it."""
+        """A descriptor of a user namespace in which 0 … 65535 are `base` … on the host, as in a tenant's sandboxes:
+        by it the owners of files are translated. It lives as long as the descriptor."""
         if base not in self.users:
             ready, go = os.pipe(), os.pipe()
             pid = os.fork()
