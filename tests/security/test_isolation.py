@@ -245,7 +245,7 @@ async def test_limits_cannot_be_raised(world: SandboxWorld) -> None:
     code = """
 import json, resource
 seen = []
-for name in ("NOFILE", "CORE", "NPROC", "AS", "MEMLOCK"):
+for name in ("NOFILE", "CORE", "NPROC", "AS", "MEMLOCK", "MSGQUEUE", "SIGPENDING"):
     limit = getattr(resource, f"RLIMIT_{name}")
     hard = resource.getrlimit(limit)[1]
     if hard != resource.RLIM_INFINITY:

@@ -120,7 +120,9 @@ class Probe(Record):
     declares: tuple[str, ...]
     """Restrictions and powers in words of the contract: `single_user`, `no_memory_limit`, `no_processes_limit`,
     `no_cpu_limit`, `no_cpu_accounting`, `disk_in_memory` (what is written counts as memory of the machine: a sandbox
-    may hold its memory and its disk size together), `memory_fork` …"""
+    may hold its memory and its disk size together), `shared_counts` (what the kernel counts per user, inotify instances
+    above all, comes out of the allowance of the user who started it, a small part for each sandbox), `no_inotify_limit`
+    (and one sandbox can take all of those instances), `memory_fork` …"""
     problems: tuple[str, ...]
     """Why it is not usable or less than whole, each with the package or setting that helps."""
 

@@ -26,6 +26,7 @@ from ropewalk.sandbox.contract import SandboxRecord, SandboxSpec
 from ropewalk.sandbox.drivers.process import (
     bubblewrap,
     cgroups,
+    counts,
     diagnosis,
     figures,
     folders,
@@ -339,7 +340,9 @@ def test_a_sandbox_destroyed_before_it_was_known_is_ended(tmp_path: Path) -> Non
         made = spawner.Spawner(theirs, os.getpid())
         pieces = (b'{\n    "child-pid": %d', b'{\n    "child-pid": %d\n}\n')  # of several versions of bubblewrap
         for folder, ends, piece in ((tmp_path, False, pieces[0]), (tmp_path / "gone", True, pieces[1])):
-            sandbox = spawner.Sandbox({"folder": str(folder), "groups": {}, "attached": True}, ours, outer.pid)
+            sandbox = spawner.Sandbox(
+                {"folder": str(folder), "base": None, "groups": {}, "attached": True}, ours, outer.pid
+            )
             read, write = os.pipe()
             os.write(write, piece % first.pid)
             made.watch(read, lambda: None)
@@ -358,7 +361,7 @@ def test_a_sandbox_destroyed_before_it_was_known_is_ended(tmp_path: Path) -> Non
 def test_an_end_that_nobody_will_ask_for_is_known_as_such() -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
-        sandbox = spawner.Sandbox({"folder": "", "groups": {}, "attached": True}, theirs, os.getpid())
+        sandbox = spawner.Sandbox({"folder": "", "base": None, "groups": {}, "attached": True}, theirs, os.getpid())
         os.close(sandbox.pidfd)
         channel = Channel(ours)
         assert not sandbox.disregarded()
@@ -397,3 +400,47 @@ def test_last_figures_that_never_come_are_not_waited_for_long(tmp_path: Path, mo
     monkeypatch.setattr(figures, "END_WAIT_S", 60.0)
     assert figures.of(Folder(tmp_path)).out_of_memory_kills is None
     assert time.monotonic() - started < 30
+
+
+def test_what_a_machine_has_too_little_of_is_said_with_the_setting(tmp_path: Path) -> None:
+    def problems(instances: int, terminals: int, *, root: bool, cpus: int = 2) -> tuple[str, ...]:
+        for name, value in (("fs/inotify/max_user_instances", instances), ("kernel/pty/max", terminals),
+                            ("kernel/pty/reserve", 1024)):  # fmt: skip
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(f"{value}\n")
+        return tuple(text for text in counts.problems(root=root, system=tmp_path, cpus=cpus) if "read-only" not in text)
+
+    assert problems(128, 4096, root=False) == ()
+    assert problems(1, 4096, root=True) == ()
+    (few,) = problems(120, 4096, root=False)
+    assert "enough for 15 sandboxes" in few
+    assert "fs.inotify.max_user_instances=128" in few
+    (many,) = problems(128, 4096, root=True, cpus=16)
+    assert "enough for 48 sandboxes" in many
+    assert "kernel.pty.max=5120" in many
+    assert counts.problems(root=True, system=tmp_path / "gone") == ()
+
+
+LIMITED = """
+import resource
+from ropewalk.sandbox.drivers.process import spawner
+resource.setrlimit(resource.RLIMIT_SIGPENDING, (5, 5))
+spawner.limit({"RLIMIT_SIGPENDING": 1024, "RLIMIT_MSGQUEUE": 7})
+print(resource.getrlimit(resource.RLIMIT_SIGPENDING), resource.getrlimit(resource.RLIMIT_MSGQUEUE))
+"""
+
+
+def test_limits_are_the_machines_where_those_are_lower() -> None:
+    answer = subprocess.run([sys.executable, "-c", LIMITED], capture_output=True, text=True, timeout=30, check=True)
+    assert answer.stdout == "(5, 5) (7, 7)\n"
+
+
+def test_ids_that_nobody_maps_end_the_sandboxs_start() -> None:
+    for answer, wanted in ((b"", errno.EPIPE), (bytes((errno.EPERM,)), errno.EPERM)):
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            ours.sendall(answer)
+            ours.shutdown(socket.SHUT_WR)
+            with pytest.raises(OSError, match="user namespace") as caught:
+                spawner.ask_for_ids(theirs.fileno())
+            assert caught.value.errno == wanted

@@ -20,6 +20,8 @@ MS_PRIVATE = 1 << 18
 
 PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
+PR_SET_SECUREBITS = 28
+SECBIT_NO_SETUID_FIXUP = 4
 
 CLONE_INTO_CGROUP = 0x200000000
 
@@ -91,11 +93,6 @@ def fork_into(group_fd: int) -> int:
 def unshare(flags: int) -> None:
     """unshare(2)."""
     _check(_libc.unshare(flags), "unshare")
-
-
-def enter(namespace_fd: int, kind: int) -> None:
-    """setns(2)."""
-    _check(_libc.setns(namespace_fd, kind), "setns")
 
 
 def mount(source: str, target: str, kind: str, flags: int = 0, options: str = "") -> None:

@@ -26,6 +26,9 @@ from ropewalk.store.layout import Layout
 
 CONFIGURATION_BYTES_MAX = 96 * 1024
 OPEN_FILES_MAX = 4096
+PENDING_SIGNALS_MAX = 1024
+MESSAGE_QUEUES_BYTES_MAX = 800 * 1024
+"""The kernel's own default, mq_overview(7); none where all sandboxes draw on the allowance of one user."""
 _HOSTNAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -161,7 +164,11 @@ class Planner:
 
 def _rlimits(spec: SandboxSpec, parents: cgroups.Groups) -> dict[str, int]:
     """Limits of each process; the coarse stand-ins for control groups where there are none."""
-    rlimits = {"RLIMIT_CORE": 0, "RLIMIT_NOFILE": OPEN_FILES_MAX}
+    rlimits = {
+        "RLIMIT_CORE": 0, "RLIMIT_NOFILE": OPEN_FILES_MAX,
+        "RLIMIT_MSGQUEUE": MESSAGE_QUEUES_BYTES_MAX if privilege.is_root() else 0,
+        "RLIMIT_SIGPENDING": PENDING_SIGNALS_MAX,
+    }  # fmt: skip
     if "memory" not in parents:
         rlimits["RLIMIT_AS"] = spec.memory_bytes
     if "pids" not in parents:

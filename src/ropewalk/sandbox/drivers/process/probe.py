@@ -15,7 +15,7 @@ from typing import Any
 from ropewalk.core.errors import UnavailableError
 from ropewalk.sandbox import privilege
 from ropewalk.sandbox.contract import Probe
-from ropewalk.sandbox.drivers.process import bubblewrap, cgroups, diagnosis
+from ropewalk.sandbox.drivers.process import bubblewrap, cgroups, counts, diagnosis
 from ropewalk.sandbox.drivers.process.client import Channel, SpawnerClient
 from ropewalk.sandbox.drivers.process.folders import IDS
 from ropewalk.store.layout import Layout
@@ -54,6 +54,7 @@ def probe(layout: Layout) -> Probe:
 
 def _restrictions(parents: cgroups.Groups, *, root: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
     declares = ["disk_in_memory"] if root else ["disk_in_memory", "single_user"]
+    declares += counts.declared(root=root)
     missing = [role for role in ("memory", "pids", "cpu") if role not in parents]
     declares += [
         {"memory": "no_memory_limit", "pids": "no_processes_limit", "cpu": "no_cpu_limit"}[role] for role in missing
@@ -68,7 +69,7 @@ def _restrictions(parents: cgroups.Groups, *, root: bool) -> tuple[tuple[str, ..
                 else "Start with 'systemd-run --user --scope -p Delegate=yes …', or as root."
             )
         )
-    return tuple(declares), tuple(problems)
+    return tuple(declares), (*problems, *counts.problems(root=root))
 
 
 def _try(layout: Layout, program: bubblewrap.Program) -> tuple[str, ...]:

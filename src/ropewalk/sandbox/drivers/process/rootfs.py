@@ -19,7 +19,9 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TypedDict
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NamedTuple, TypedDict
 
 from ropewalk.sandbox import privilege
 from ropewalk.sandbox.drivers.process import kernel
@@ -27,6 +29,10 @@ from ropewalk.sandbox.drivers.process import kernel
 PRIVATE = "/tmp"
 UPPER = "/tmp/w/u"
 SHARED_MEMORY_BYTES = 64 * 1024 * 1024
+TERMINALS_MAX = 64
+"""Of one sandbox; a machine has 4096 by default (`kernel.pty.max`), a quarter of them out of sandboxes' reach."""
+INOTIFY_INSTANCES_MAX, INOTIFY_WATCHES_MAX = 8, 8192
+"""Of a sandbox that draws on the allowance of the user who started it. By default that has 128 instances."""
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 _DEVICE_LINKS = {
     "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1", "stderr": "/proc/self/fd/2", "fd": "/proc/self/fd",
@@ -50,18 +56,32 @@ class RootPlan(TypedDict):
     """Permissions of the root folder."""
 
 
-def build(plan: RootPlan, userns_fd: int | None) -> None:
-    """Mounts it all and enters the user namespace; `userns_fd` None: a new one that maps only the caller.
+class Identity(NamedTuple):
+    """Who a sandbox's users are on the host."""
+
+    mapping: int
+    """A descriptor of a user namespace with the tenant's ids, by which owners of files are translated."""
+    account: int
+    """A host id of the tenant's. What the kernel counts per user (inotify instances and watches, message queues'
+    bytes, pending signals, processes) it counts for whoever made the user namespace: here for no other sandbox."""
+    map_ids: Callable[[], None]
+    """Has the tenant's ids mapped in the caller's fresh user namespace by somebody who may."""
+
+
+def build(plan: RootPlan, identity: Identity | None) -> None:
+    """Mounts it all and enters a user namespace of its own; `identity` None: one that maps only the caller.
 
     Raises:
         OSError: the kernel refused a step; its text names the step.
     """
     uid, gid = os.geteuid(), os.getegid()
+    userns_fd = None if identity is None else identity.mapping
     if userns_fd is None:
         if privilege.is_disguised_root():
             raise OSError(errno.EPERM, "user namespace: user 0 would be the host's root inside, too")
         kernel.unshare(kernel.CLONE_NEWUSER | kernel.CLONE_NEWNS)
         kernel.map_self(uid, gid)
+        _limit_inotify()
     else:
         kernel.unshare(kernel.CLONE_NEWNS)
     kernel.mount("", "/", "", kernel.MS_REC | kernel.MS_PRIVATE)
@@ -87,11 +107,23 @@ def build(plan: RootPlan, userns_fd: int | None) -> None:
         _attach_below(f"{PRIVATE}/m", place, tree, owner)
         os.close(tree)
     _mount_devices(devices, owner)
-    if userns_fd is not None:
-        kernel.enter(userns_fd, kernel.CLONE_NEWUSER)
+    if identity is not None:
+        # With root's powers until then: some machines let nobody else make user namespaces. In it these bits are gone.
+        with suppress(OSError):  # without CAP_SETPCAP
+            kernel.prctl(kernel.PR_SET_SECUREBITS, kernel.SECBIT_NO_SETUID_FIXUP)
+        os.seteuid(identity.account)
+        kernel.unshare(kernel.CLONE_NEWUSER)
+        identity.map_ids()
         os.setgroups([])
         os.setresgid(0, 0, 0)
         os.setresuid(0, 0, 0)
+
+
+def _limit_inotify() -> None:
+    """Of the caller's user namespace, in which there is one user. A read-only /proc/sys is declared by the probe."""
+    with suppress(OSError):
+        kernel.write("/proc/sys/user/max_inotify_instances", str(INOTIFY_INSTANCES_MAX))
+        kernel.write("/proc/sys/user/max_inotify_watches", str(INOTIFY_WATCHES_MAX))
 
 
 def _attach_below(root: str, place: str, tree: int, owner: int | None) -> None:
@@ -132,7 +164,7 @@ def _mount_devices(devices: dict[str, int], owner: int | None) -> None:
     kernel.mount("tmpfs", "shm", "tmpfs", flags, f"mode=1777,size={SHARED_MEMORY_BYTES}{ids}")
     os.mkdir("pts")
     terminals = kernel.MS_NOSUID | kernel.MS_NOEXEC
-    kernel.mount("devpts", "pts", "devpts", terminals, "newinstance,ptmxmode=0666,mode=620")
+    kernel.mount("devpts", "pts", "devpts", terminals, f"newinstance,ptmxmode=0666,mode=620,max={TERMINALS_MAX}")
     top = os.open(".", os.O_PATH | os.O_CLOEXEC)
     os.chdir("/")
     kernel.make_read_only(top, None)

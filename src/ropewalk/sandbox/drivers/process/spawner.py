@@ -14,6 +14,7 @@ agent inside inherits. On the answering socket follow `started` or `failed`, and
 from __future__ import annotations
 
 import array
+import errno
 import fcntl
 import gc
 import json
@@ -33,9 +34,13 @@ from ropewalk.sandbox.drivers.process import cgroups, kernel, processes, rootfs,
 LISTEN_FD, SECCOMP_FD, INFO_FD, BOOT_ID_FD = 3, 4, 5, 6
 """Descriptors of bubblewrap; the first reaches the agent too."""
 REQUEST_BYTES_MAX = 128 * 1024
+_IDS = 65_536
+"""Of a tenant."""
 DISREGARD = b"disregard"
 """From the driver, on the answering socket: it is about to destroy this sandbox."""
 _STDERR_KEPT = 4096
+_COUNTED = ("RLIMIT_MSGQUEUE", "RLIMIT_NPROC", "RLIMIT_SIGPENDING")
+"""Limits of what the kernel counts per user and, since Linux 5.14, per user namespace."""
 _OUT_OF_MEMORY_SCORE = "300"
 """Above anything of the host's own, so that a machine out of memory ends a sandbox first."""
 
@@ -45,6 +50,7 @@ class Sandbox:
 
     def __init__(self, request: dict[str, Any], reply: socket.socket, pid: int) -> None:
         self.folder: str = request["folder"]
+        self.base: int | None = request["base"]
         self.groups: cgroups.Groups = request["groups"]
         self.attached: bool = request["attached"]
         self.reply = reply
@@ -79,6 +85,8 @@ class Spawner:
         self.handlers: dict[int, Callable[[], None]] = {}
         self.sandboxes: dict[int, Sandbox] = {}
         self.users: dict[int, int] = {}
+        self.account = int.from_bytes(os.urandom(2))
+        """Counts up: of all sandboxes of a tenant that live at once, hardly two share one, whoever made them."""
         self.parents: cgroups.Groups = {}
         self.filter = seccomp.program()
         self.done = False
@@ -132,7 +140,7 @@ class Spawner:
     def start(self, request: dict[str, Any], reply: socket.socket, listener: int) -> None:
         """Forks the process that becomes bubblewrap."""
         base: int | None = request["base"]
-        userns = None if base is None else self.user_namespace(base)
+        mapping = None if base is None else self.user_namespace(base)
         self.parents = request["parents"]
         groups = cgroups.create(request["parents"], request["name"], **request["limits"]) if request["parents"] else {}
         request["groups"] = groups
@@ -140,6 +148,9 @@ class Spawner:
         parent = os.getpid()
         try:
             pipes.extend(os.pipe() for _ in range(3))
+            if base is not None:
+                here, there = socket.socketpair()
+                pipes.append((here.detach(), there.detach()))
             pid = cgroups.fork(groups)
         except OSError as error:
             if os.getpid() != parent:
@@ -150,21 +161,30 @@ class Spawner:
             cgroups.remove(groups)
             raise
         if pid == 0:
-            become(request, self.filter, userns, listener, [write for _, write in pipes])
+            for read, _ in pipes:  # else it would not see the spawner's end
+                os.close(read)
+            identity = None
+            if base is not None and mapping is not None:
+                identity = rootfs.Identity(mapping, base + self.account, partial(ask_for_ids, pipes[3][1]))
+            become(request, self.filter, identity, listener, [write for _, write in pipes[:3]])
+        self.account = (self.account + 1) % _IDS
         for _, write in pipes:
             os.close(write)
         sandbox = Sandbox(request, reply, pid)
         self.sandboxes[pid] = sandbox
         if not sandbox.attached:  # an attached one dies with this process, so that nobody else need know it this early
             write_down(sandbox)
-        for (read, _), handler in zip(pipes, (self.on_failure, self.on_info, self.on_stderr), strict=True):
+        for (read, _), handler in zip(
+            pipes, (self.on_failure, self.on_info, self.on_stderr, self.on_ids), strict=False
+        ):
             os.set_blocking(read, False)
             sandbox.pipes[read] = partial(handler, sandbox, read)
             self.watch(read, sandbox.pipes[read])
         self.watch(sandbox.pidfd, partial(self.on_end, sandbox))
 
     def user_namespace(self, base: int) -> int:
-        """A descriptor of the user namespace in which 0 … 65535 are `base` … on the host. It lives as long as it."""
+        """A descriptor of a user namespace in which 0 … 65535 are `base` … on the host, as in a tenant's sandboxes:
+        by it the owners of files are translated. It lives as long as the descriptor."""
         if base not in self.users:
             ready, go = os.pipe(), os.pipe()
             pid = os.fork()
@@ -181,7 +201,7 @@ class Spawner:
                 os.close(ready[1])
                 if refusal := os.read(ready[0], 1)[0]:
                     raise OSError(refusal, f"user namespace: {os.strerror(refusal)}")
-                kernel.map_ids(pid, base, 65536)
+                kernel.map_ids(pid, base, _IDS)
                 self.users[base] = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
             finally:
                 os.write(go[1], b"1")
@@ -189,6 +209,18 @@ class Spawner:
                 for fd in (ready[0], *go):
                     os.close(fd)
         return self.users[base]
+
+    def on_ids(self, sandbox: Sandbox, fd: int) -> None:
+        """Its process has made its user namespace and waits for the ids: 0, or an errno."""
+        if os.read(fd, 1) and sandbox.pid in self.sandboxes and sandbox.base is not None:
+            refusal = 0
+            try:
+                kernel.map_ids(sandbox.pid, sandbox.base, _IDS)
+            except OSError as error:
+                refusal = error.errno or 1
+            with suppress(OSError):
+                os.write(fd, bytes((refusal,)))
+        self.close_pipe(sandbox, fd)
 
     def on_failure(self, sandbox: Sandbox, fd: int) -> None:
         data = os.read(fd, 4096)
@@ -267,7 +299,17 @@ class Spawner:
         cgroups.tidy(self.parents)
 
 
-def become(request: dict[str, Any], filter_: bytes, userns: int | None, listener: int, pipes: list[int]) -> NoReturn:
+def ask_for_ids(spawner: int) -> None:
+    """In the child, which is in a fresh user namespace: waits until the spawner has mapped its ids."""
+    os.write(spawner, b"1")
+    refusal = os.read(spawner, 1) or bytes((errno.EPIPE,))
+    if refusal != b"\0":
+        raise OSError(refusal[0], f"user namespace: {os.strerror(refusal[0])}")
+
+
+def become(
+    request: dict[str, Any], filter_: bytes, identity: rootfs.Identity | None, listener: int, pipes: list[int]
+) -> NoReturn:
     """In the child: from a fork of the spawner to bubblewrap. Never returns."""
     failure, info, stderr = pipes
     step = "start"
@@ -276,11 +318,13 @@ def become(request: dict[str, Any], filter_: bytes, userns: int | None, listener
         if request["attached"]:
             kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
         kernel.write("/proc/self/oom_score_adj", _OUT_OF_MEMORY_SCORE)
-        step = "root file system"
-        rootfs.build(request["plan"], userns)
         step = "limits"
-        for name, value in request["rlimits"].items():
-            resource.setrlimit(getattr(resource, name), (value, value))
+        if identity is not None:  # what holds here holds for all users of the namespace to come together
+            limit({name: value for name, value in request["rlimits"].items() if name in _COUNTED})
+        step = "root file system"
+        rootfs.build(request["plan"], identity)
+        step = "limits"
+        limit(request["rlimits"])
         step = "bubblewrap"
         files = [data_file(filter_), data_file(request["boot_id"].encode())]
         sources = [os.open("/dev/null", os.O_RDWR), stderr, stderr, listener, files[0], info, files[1]]
@@ -292,6 +336,15 @@ def become(request: dict[str, Any], filter_: bytes, userns: int | None, listener
         os.execve(request["program"], request["argv"], {})
     except BaseException as error:
         report(failure, step, error)
+
+
+def limit(rlimits: dict[str, int]) -> None:
+    """As given, or less where this machine gives less: nobody may raise a limit after entering a user namespace."""
+    for name, value in rlimits.items():
+        kind = getattr(resource, name)
+        most = resource.getrlimit(kind)[1]
+        value = value if most == resource.RLIM_INFINITY else min(value, most)
+        resource.setrlimit(kind, (value, value))
 
 
 def report(failure: int, step: str, error: BaseException) -> NoReturn:
