@@ -243,3 +243,23 @@ def test_command_lines_that_nobody_can_read_are_mistakes(state: Path, tmp_path: 
     line = [sys.executable, "-m", "ropewalk", "run", "ls", "--state", str(state)]
     closed = subprocess.run(["/bin/sh", "-c", '"$@" >&-', "sh", *line], capture_output=True, text=True, check=False)
     assert closed.returncode == 0 and not closed.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("run", "--source", "./nosuch"), "'./nosuch' is no source: it does not exist"),
+        (("task", "build", "--source", "./nosuch"), "it does not exist"),
+        (("run", "--source", ".", "--licence", "mine, all mine"), "is not an SPDX licence expression"),
+        (("run", "--source", ".", "--requirements", "nosuch.txt"), "nosuch.txt cannot be read"),
+        (("run", "--source", "catalogue:nosuch"), "There is no pinned catalogue"),
+        (("run", "--source", ".", "--policies", "openai", "--base-url", "http://127.0.0.1:9/v1", "--model", "m",
+          "--key", "env:NOPE"), "policy.openai.key (--key): env:NOPE is empty or not set."),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_at_sight_is_said_before_anything_begins(state: Path, words: tuple[str, ...], said: str) -> None:
+    done = ropewalk(*words, state=state)
+    assert done.code == 2 and said in done.err
+    assert "Ingest" not in done.err and "Image" not in done.err and done.err.count("error:") == 1
+    assert ropewalk("lake", "ls", "--json", state=state).json == [], "nothing came in"
+    assert ropewalk("run", "ls", "--json", state=state).json == [], "nothing was begun"

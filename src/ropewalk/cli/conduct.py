@@ -36,6 +36,7 @@ async def prepare_tasks(
     Raises:
         CallerError: no task was admitted.
     """
+    rw.check(plan)
     if plan.tasks.ids:
         return await rw.tasks_of(plan)
     from ropewalk.core.errors import RopewalkError

@@ -78,6 +78,7 @@ async def build(
     plan = plan_from_settings(settings)
     on_interrupt("repeat the command: what was built is kept.")
     async with opened(place) as rw:
+        rw.check(plan)
         with Board(quiet=json) as board:
             watch = BuildWatch(board)
             built = await rw.build_tasks(plan, wheelhouse=wheelhouse, on_ingest=watch.ingested, on_build=watch.observe)
