@@ -41,6 +41,7 @@ from ropewalk.sandbox.images import ImageStore
 from ropewalk.sandbox.sandbox import Sandbox
 from ropewalk.sandbox.sandboxes import Sandboxes
 from ropewalk.security.data_classes import Use, check_allowed
+from ropewalk.tasks.reasons import why_nothing
 from ropewalk.tasks.records import BuildEvent
 
 
@@ -236,8 +237,8 @@ class Ropewalk:
         )  # fmt: skip
 
     def check(self, plan: Plan) -> None:
-        """Returns if nothing is known to be wrong with a plan before anything is fetched or built: its endpoint, the key
-        for it, and its sources unless it names its tasks.
+        """Returns if nothing is known to be wrong with a plan before anything is fetched or built: its endpoint and
+        the key for it, and its sources unless it names its tasks.
 
         Raises:
             CallerError: a source, a licence, a requirements file or a key that is not there or not of its kind.
@@ -260,11 +261,8 @@ class Ropewalk:
             return [store.get(id).task for id in plan.tasks.ids]
         built = await self.build_tasks(plan, **build)
         if not built.tasks:
-            reasons = ", ".join(f"{name} {count}" for name, count in built.report.reasons.items())
-            raise CallerError(
-                f"The sources gave no task: {reasons or 'nothing to build from'}.",
-                next_step="`ropewalk task build` shows each reason; name further sources or requirements.",
-            )
+            message, next_step = why_nothing(built.report)
+            raise CallerError(message, next_step=next_step)
         return [record.task for record in built.tasks]
 
     def _start(self, world: RunWorld, run: str, plan: Plan, observe: events.Observer) -> Run:

@@ -51,6 +51,8 @@ async def prepare_tasks(
         except* RopewalkError as errors:
             raise errors.exceptions[0] from None
         board.end(f"{len(tasks)} tasks")
+    if not quiet:
+        watch.print_left_out()
     return tasks
 
 
