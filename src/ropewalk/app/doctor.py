@@ -155,7 +155,7 @@ def _state(layout: Layout) -> Iterator[Check]:
         with tempfile.NamedTemporaryFile(dir=layout.root):
             pass
     except (RopewalkError, OSError) as error:
-        detail = error.message if isinstance(error, RopewalkError) else str(error)
+        detail = error.message if isinstance(error, RopewalkError) else f"{layout.root}: {error.strerror}"
         otherwise = "set ROPEWALK_STATE to a folder you may write to."
         yield _check("state", "state directory", good=False, detail=detail, otherwise=otherwise, worse="missing")
         return
