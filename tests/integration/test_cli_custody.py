@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import socket
 import sqlite3
 import subprocess
@@ -39,10 +40,27 @@ def test_from_a_source_to_its_trace_and_taint(state: Path, tmp_path: Path) -> No
     assert traced.json["sources"][0]["sha256"] == sha256
     text = ropewalk("trace", commit, state=state).out
     assert "wordkit-1.0.0.tar.gz" in text and "licence MIT" in text and "no_human_data" in text
+    assert f"ropewalk lake cp raw:{sha256[:32]} ." in text
     tainted = ropewalk("provenance", "taint", f"raw:{sha256[:32]}", "--json", state=state)
     assert tainted.code == 3
     assert [node["name"] for node in tainted.json["nodes"]] == [commit]
     assert ropewalk("provenance", "taint", commit, state=state).code == 0
+
+
+def test_a_raw_file_is_copied_out_as_it_came_in(state: Path, tmp_path: Path) -> None:
+    sha256 = ingest(state, tmp_path)
+    folder = tmp_path / "out"
+    folder.mkdir()
+    assert ropewalk("lake", "cp", f"raw:{sha256[:32]}", folder, state=state).code == 0
+    (copy,) = folder.iterdir()
+    assert copy.name == "wordkit-1.0.0.tar.gz" and hashlib.sha256(copy.read_bytes()).hexdigest() == sha256
+    again = ropewalk("lake", "cp", sha256, folder, state=state)
+    assert again.code == 2 and "is there already" in again.err
+    assert ropewalk("lake", "cp", "raw:" + "0" * 32, folder / "x", state=state).code == 2
+    secret = sample_packages.archive(tmp_path / "packages", "1.1.0")
+    made = ropewalk("lake", "ingest", secret, "--data-class", "restricted", "--json", state=state).json[0]["records"][0]
+    kept = ropewalk("lake", "cp", made["sha256"], folder / "secret", state=state)
+    assert kept.code == 6 and not (folder / "secret").exists()
 
 
 def test_verify_needs_anchors_to_say_ok_and_sees_tampering(state: Path, tmp_path: Path) -> None:
@@ -243,3 +261,23 @@ def test_command_lines_that_nobody_can_read_are_mistakes(state: Path, tmp_path: 
     line = [sys.executable, "-m", "ropewalk", "run", "ls", "--state", str(state)]
     closed = subprocess.run(["/bin/sh", "-c", '"$@" >&-', "sh", *line], capture_output=True, text=True, check=False)
     assert closed.returncode == 0 and not closed.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("run", "--source", "./nosuch"), "'./nosuch' is no source: it does not exist"),
+        (("task", "build", "--source", "./nosuch"), "it does not exist"),
+        (("run", "--source", ".", "--licence", "mine, all mine"), "is not an SPDX licence expression"),
+        (("run", "--source", ".", "--requirements", "nosuch.txt"), "nosuch.txt cannot be read"),
+        (("run", "--source", "catalogue:nosuch"), "There is no pinned catalogue"),
+        (("run", "--source", ".", "--policies", "openai", "--base-url", "http://127.0.0.1:9/v1", "--model", "m",
+          "--key", "env:NOPE"), "policy.openai.key (--key): env:NOPE is empty or not set."),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_at_sight_is_said_before_anything_begins(state: Path, words: tuple[str, ...], said: str) -> None:
+    done = ropewalk(*words, state=state)
+    assert done.code == 2 and said in done.err
+    assert "Ingest" not in done.err and "Image" not in done.err and done.err.count("error:") == 1
+    assert ropewalk("lake", "ls", "--json", state=state).json == [], "nothing came in"
+    assert ropewalk("run", "ls", "--json", state=state).json == [], "nothing was begun"

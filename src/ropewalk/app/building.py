@@ -74,8 +74,6 @@ class Sources:
         Raises:
             CallerError, DeniedError, IntegrityError, UnavailableError: as `Custody.ingest`.
         """
-        if not plan.uris:
-            raise CallerError("No source was named.", next_step="give --source, or source.uris in the plan.")
         terms = msgspec.structs.replace(
             self._terms,
             licence=self._terms.licence if plan.licence is None else plan.licence,

@@ -11,7 +11,6 @@ from ropewalk.provenance.trace import Trace, TracedStatement, TraceNode
 _SHOWN: Final[dict[str, tuple[str, ...]]] = {
     "ingest": ("name", "source"),
     "commit": ("message",),
-    "derive": ("source", "tests", "operator"),
     "admit": ("name", "kind"),
     "snapshot": ("driver",),
     "episode": ("policy", "steps", "termination"),
@@ -22,6 +21,15 @@ _SHOWN: Final[dict[str, tuple[str, ...]]] = {
 _ORDER: Final = ("verdict", "episode", "bundle", "snapshot", "task", "commit", "raw")
 _FOLDED: Final = frozenset({"commit", "bundle"})
 """Not unfolded below others: a commit holds the whole lake, a bundle comes from the episode beside it."""
+_FIXED: Final = {
+    "grader": "how it is judged",
+    "oracle": "the right answer, in custody",
+    "image": "what its sandboxes start from",
+    "wheel": "a requirement",
+    "plan": "of the run",
+}
+"""What things are that no statement makes."""
+FIXED: Final = "fixed by digest"
 LINE_MAX: Final = 150
 
 
@@ -34,6 +42,8 @@ def chain_lines(trace: Trace) -> list[str]:
     statements = {statement.digest for node in trace.nodes for statement in node.made_by}
     signers = {statement.signed_by for node in trace.nodes for statement in node.made_by}
     lines += ["", f"{len(statements)} statements, every signature checked; signed by {', '.join(sorted(signers))}."]
+    if any(not node.made_by for node in trace.nodes):
+        lines.append(f"What is {FIXED} has no statement of its own: the one that names it holds its sha256.")
     lines.append("The chain is complete." if trace.complete else "The chain is not complete:")
     lines += [f"  {problem}" for problem in trace.problems]
     return lines
@@ -62,12 +72,13 @@ def source_lines(node: TraceNode) -> Iterator[str]:
     facts = node.made_by[0].facts if node.made_by else {}
     licence: dict[str, Any] = facts.get("licence") or {}
     attestation: dict[str, Any] = facts.get("attestation") or {}
-    yield f"  {facts.get('name', node.name)}  sha256 {node.sha256}"
+    yield f"  {node.name}  {facts.get('name', '')}  sha256 {node.sha256}"
     yield f"    from {facts.get('source', 'unknown')}, retrieved {node.made_by[0].ended if node.made_by else 'never'}"
     if licence:
         yield f"    licence {licence.get('expression')} ({licence.get('basis')}: {licence.get('stated')!r})"
     if attestation:
         yield f"    {attestation.get('claim')}, attested by {attestation.get('who')}"
+    yield f"    to look into it: ropewalk lake cp {node.name} ."
 
 
 def _tree(nodes: dict[str, TraceNode], sha256: str, seen: set[str], lead: str, branch: str) -> Iterator[str]:
@@ -100,11 +111,28 @@ def _commits(node: TraceNode) -> list[str]:
 
 def _line(node: TraceNode) -> str:
     if not node.made_by:
-        return f"{node.name}  (given)"
+        return ", ".join((f"{node.name}  {_FIXED[node.kind]}" if node.kind in _FIXED else f"{node.name} ", FIXED))
     made = node.made_by[0]
     if node.kind == "bundle":
         return f"{node.name}  handed in"
-    return f"{node.name}  {_facts(made)}  [{made.activity} #{made.index}, {made.ended[:19]}Z]"
+    facts = _derived(node, made) if made.activity is Activity.DERIVE else _facts(made)
+    return f"{node.name}  {facts}  [{made.activity} #{made.index}, {made.ended[:19]}Z]"
+
+
+def _derived(node: TraceNode, made: TracedStatement) -> str:
+    """Which of a task's layers it is. Older statements do not say; of them only what both were made from is known."""
+    facts = made.facts
+    source, tests, operator = facts.get("source"), facts.get("tests"), facts.get("operator")
+    if source == "wheels":
+        return "requirements, unpacked"
+    layers = facts.get("layers")
+    role = (
+        next((role for role, sha256 in layers.items() if sha256 == node.sha256), "") if isinstance(layers, dict) else ""
+    )
+    mistake = f", with the mistake {operator}" if operator else ""
+    if role == "tests":
+        return f"visible tests of {tests}"
+    return f"source of {source}{mistake}" if role == "source" else f"source of {source}{mistake}, or its tests"
 
 
 def _facts(made: TracedStatement) -> str:

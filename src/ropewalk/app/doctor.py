@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final, Literal
 from urllib.parse import urlsplit
@@ -28,6 +29,17 @@ MEMORY_BYTES_WANTED: Final = 2 * GIB
 KERNEL_WANTED: Final = (5, 12)
 """Idmapped mounts (mount_setattr) came with Linux 5.12, overlayfs in user namespaces with 5.11."""
 CONNECT_TIMEOUT_S: Final = 3.0
+_IN_WORDS: Final = {
+    "disk_in_memory": "what sandboxes write is held in memory, not on disk",
+    "single_user": "a sandbox has one user, who is you outside",
+    "no_memory_limit": "memory is limited per process, not per sandbox",
+    "no_processes_limit": "the number of processes is not limited per sandbox",
+    "no_cpu_limit": "CPU time is shared, not limited per sandbox",
+    "no_cpu_accounting": "CPU time of a sandbox is not counted",
+    "memory_fork": "forks keep running processes",
+    "no_isolation": "sandboxes are plain processes, and nothing keeps them from the rest of this machine",
+}
+"""What drivers say of themselves (`sandbox.contract.Probe.declares`), for people."""
 
 
 class Check(Record):
@@ -49,41 +61,47 @@ class Diagnosis(Record):
     probes: tuple[Probe, ...]
 
 
-def examine(
-    profile: Profile, layout: Layout, *, probe: Callable[[], Probe], keys_exist: bool, network: bool = True
-) -> Diagnosis:
-    """Looks at everything.
+def examine(profile: Profile, layout: Layout, *, probe: Callable[[], Probe], network: bool = True) -> Diagnosis:
+    """Looks at everything. What cannot be looked at is a check of its own, and ends nothing.
 
     Args:
         profile: decides whether the network is asked at all.
         layout: of the state directory.
         probe: of the profile's sandbox driver.
-        keys_exist: whether there are signing keys.
         network: whether to try to reach the package index.
     """
-    checks = [*_system(), *_state(layout)]
+    checks = [*_looked("machine", _system), *_looked("state", partial(_state, layout))]
     probes: list[Probe] = []
     try:
         probes.append(probe())
         checks += _driver(probes[0])
-    except RopewalkError as error:
+    except (RopewalkError, OSError) as error:
+        said = error if isinstance(error, RopewalkError) else RopewalkError(str(error))
         checks.append(
-            Check(area="sandbox", name="driver", state="missing", detail=error.message, next_step=error.next_step)
+            Check(area="sandbox", name="driver", state="missing", detail=said.message, next_step=said.next_step)
         )
-    checks += _kernel_settings()
+    checks += _looked("kernel", _kernel_settings)
     if network:
-        checks.append(_index(profile))
-    checks.append(
-        _check(
-            "keys",
-            "signing keys",
-            good=keys_exist,
-            detail="there" if keys_exist else "none yet; the first run makes them",
-            otherwise="`ropewalk keys init --passphrase env:NAME` makes encrypted ones now.",
-        )
-    )
+        checks += _looked("network", partial(_index, profile))
+    checks += _looked("keys", partial(_keys, layout))
     blocking = [check for check in checks if check.state == "missing" and check.area in ("machine", "sandbox", "state")]
     return Diagnosis(ready=not blocking, checks=tuple(checks), probes=tuple(probes))
+
+
+def _looked(area: str, look: Callable[[], Iterator[Check]]) -> list[Check]:
+    """What was found, and where that broke off, why: whoever needs a diagnosis has something that does not work."""
+    found: list[Check] = []
+    try:
+        found.extend(look())
+    except (RopewalkError, OSError) as error:
+        said = error.message if isinstance(error, RopewalkError) else str(error)
+        found.append(
+            Check(
+                area=area, name="not looked at", state="limited", detail=said,
+                next_step=getattr(error, "next_step", "") or "try as the user whom that belongs to.",
+            )
+        )  # fmt: skip
+    return found
 
 
 def _check(
@@ -137,7 +155,7 @@ def _state(layout: Layout) -> Iterator[Check]:
         with tempfile.NamedTemporaryFile(dir=layout.root):
             pass
     except (RopewalkError, OSError) as error:
-        detail = error.message if isinstance(error, RopewalkError) else str(error)
+        detail = error.message if isinstance(error, RopewalkError) else f"{layout.root}: {error.strerror}"
         otherwise = "set ROPEWALK_STATE to a folder you may write to."
         yield _check("state", "state directory", good=False, detail=detail, otherwise=otherwise, worse="missing")
         return
@@ -161,7 +179,27 @@ def _driver(probe: Probe) -> Iterator[Check]:
         next_step=" ".join(probe.problems),
     )  # fmt: skip
     if probe.declares:
-        yield Check(area="sandbox", name="declares", state="ok", detail=", ".join(probe.declares))
+        said = "; ".join(_IN_WORDS.get(word, word.replace("_", " ")) for word in probe.declares)
+        yield Check(area="sandbox", name="good to know", state="ok", detail=said)
+
+
+def _keys(layout: Layout) -> Iterator[Check]:
+    try:
+        there = (layout.keys / "keys.json").exists()
+    except PermissionError:
+        yield Check(
+            area="keys", name="signing keys", state="limited",
+            detail=f"{layout.keys} belongs to another user, and you may not read it",
+            next_step="run as that user, or set ROPEWALK_STATE to a folder of your own.",
+        )  # fmt: skip
+        return
+    yield _check(
+        "keys",
+        "signing keys",
+        good=there,
+        detail="there" if there else "none yet; the first run makes them",
+        otherwise="`ropewalk keys init --passphrase env:NAME` makes encrypted ones now.",
+    )
 
 
 def _kernel_settings() -> Iterator[Check]:
@@ -190,20 +228,23 @@ def _kernel_settings() -> Iterator[Check]:
     yield _check("kernel", "cgroups", good=not otherwise, detail=detail, otherwise=otherwise)
 
 
-def _index(profile: Profile) -> Check:
+def _index(profile: Profile) -> Iterator[Check]:
     try:
         profile.allow_source("pypi")
     except RopewalkError as error:
-        return Check(area="network", name="package index", state="ok", detail=f"not asked: {error.message}")
+        yield Check(area="network", name="package index", state="ok", detail=f"not asked: {error.message}")
+        return
     parts = urlsplit(index_url(None))
     port = parts.port or (443 if parts.scheme == "https" else 80)
+    answers = False
     with suppress(OSError):
         socket.create_connection((parts.hostname or "", port), timeout=CONNECT_TIMEOUT_S).close()
-        return Check(area="network", name="package index", state="ok", detail=f"{parts.hostname} answers")
-    otherwise = "name local directories or archives as sources, or set PIP_INDEX_URL."
-    return _check(
-        "network", "package index", good=False, detail=f"{parts.hostname} does not answer", otherwise=otherwise
-    )
+        answers = True
+    yield _check(
+        "network", "package index", good=answers,
+        detail=f"{parts.hostname} {'answers' if answers else 'does not answer'}",
+        otherwise="name local directories or archives as sources, or set PIP_INDEX_URL.",
+    )  # fmt: skip
 
 
 def _read(path: str) -> str | None:

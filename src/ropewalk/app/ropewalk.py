@@ -17,6 +17,7 @@ from ropewalk.app.building import Built, Sources, build_tasks, plan_build
 from ropewalk.app.custody import Custody
 from ropewalk.app.episodes import release_forgotten
 from ropewalk.app.machines import Machines
+from ropewalk.app.plan_checks import check_policies, check_sources
 from ropewalk.app.runs import Run
 from ropewalk.app.task_store import TaskStore
 from ropewalk.core.errors import CallerError
@@ -40,6 +41,7 @@ from ropewalk.sandbox.images import ImageStore
 from ropewalk.sandbox.sandbox import Sandbox
 from ropewalk.sandbox.sandboxes import Sandboxes
 from ropewalk.security.data_classes import Use, check_allowed
+from ropewalk.tasks.reasons import why_nothing
 from ropewalk.tasks.records import BuildEvent
 
 
@@ -174,7 +176,7 @@ class Ropewalk:
                 allow the endpoint or the driver.
         """
         made = plan_from_settings({}, base=plan) if isinstance(plan, Plan) else load_plan(Path(plan))
-        self._check_endpoints(made)
+        check_policies(made, self.profile)
         chosen = list(tasks) or await self.tasks_of(made)
         self._check_data(made, chosen)
         world = await self.world()
@@ -190,7 +192,7 @@ class Ropewalk:
         """
         world = await self.world()
         plan, tasks = await in_thread(load_run, world, self.custody.journal, run)
-        self._check_endpoints(plan)
+        check_policies(plan, self.profile)
         self._check_data(plan, tasks.values())
         return self._start(world, run, plan, observe)
 
@@ -225,6 +227,7 @@ class Ropewalk:
             DeniedError: the profile does not allow a source.
         """
         custody = self.custody
+        check_sources(plan.source, self.profile)
         ingest = partial(Sources(custody).ingest, plan.source, on_ingest or (lambda uri, result: None))
         gathered = await anyio.to_thread.run_sync(ingest)
         build = plan_build(gathered, plan.tasks, plan.source, tenant=custody.tenant)
@@ -233,6 +236,18 @@ class Ropewalk:
             wheelhouse=wheelhouse, tell=on_build,
         )  # fmt: skip
 
+    def check(self, plan: Plan) -> None:
+        """Returns if nothing is known to be wrong with a plan before anything is fetched or built: its endpoint and
+        the key for it, and its sources unless it names its tasks.
+
+        Raises:
+            CallerError: a source, a licence, a requirements file or a key that is not there or not of its kind.
+            DeniedError: the profile does not allow a source or an endpoint of the plan.
+        """
+        check_policies(plan, self.profile)
+        if not plan.tasks.ids:
+            check_sources(plan.source, self.profile)
+
     async def tasks_of(self, plan: Plan, **build: Any) -> list[Task]:
         """The tasks that a plan names, or else builds; `build` are further arguments of `build_tasks`.
 
@@ -240,27 +255,20 @@ class Ropewalk:
             CallerError: an unknown id, or no task was admitted.
             DeniedError: the profile does not allow a source or an endpoint of the plan.
         """
-        self._check_endpoints(plan)
+        self.check(plan)
         if plan.tasks.ids:
             store = TaskStore(self.custody.layout)
             return [store.get(id).task for id in plan.tasks.ids]
         built = await self.build_tasks(plan, **build)
         if not built.tasks:
-            reasons = ", ".join(f"{name} {count}" for name, count in built.report.reasons.items())
-            raise CallerError(
-                f"The sources gave no task: {reasons or 'nothing to build from'}.",
-                next_step="`ropewalk task build` shows each reason; name further sources or requirements.",
-            )
+            message, next_step = why_nothing(built.report)
+            raise CallerError(message, next_step=next_step)
         return [record.task for record in built.tasks]
 
     def _start(self, world: RunWorld, run: str, plan: Plan, observe: events.Observer) -> Run:
         started = Run(run, self.custody)
         started.start(self._group, world, make_policies(plan), observe)
         return started
-
-    def _check_endpoints(self, plan: Plan) -> None:
-        if plan.policy.openai is not None and PolicyName.OPENAI in plan.run.policies:
-            self.profile.allow_endpoint(plan.policy.openai.base_url)
 
     def _check_data(self, plan: Plan, tasks: Iterable[Task]) -> None:
         """What a run's tasks may meet: the sandbox driver, and the endpoint that is told their prompts and files."""

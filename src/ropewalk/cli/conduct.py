@@ -36,6 +36,7 @@ async def prepare_tasks(
     Raises:
         CallerError: no task was admitted.
     """
+    rw.check(plan)
     if plan.tasks.ids:
         return await rw.tasks_of(plan)
     from ropewalk.core.errors import RopewalkError
@@ -50,6 +51,8 @@ async def prepare_tasks(
         except* RopewalkError as errors:
             raise errors.exceptions[0] from None
         board.end(f"{len(tasks)} tasks")
+    if not quiet:
+        watch.print_left_out()
     return tasks
 
 

@@ -32,7 +32,6 @@ def doctor(*, offline: bool = False, json: bool = False, place: Place = HERE) ->
         profile,
         layout,
         probe=lambda: probe_driver(profile.family(SandboxSettings).driver, layout),
-        keys_exist=(layout.keys / "keys.json").exists(),
         network=not offline,
     )
     if json:

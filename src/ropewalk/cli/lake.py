@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
@@ -129,6 +130,28 @@ def ls(*, json: bool = False, place: Place = HERE) -> int:
         ),
         empty="The raw zone is empty. Next: ropewalk lake ingest SOURCE",
     )
+    return 0
+
+
+@command(app, "cp", examples=["ropewalk lake cp raw:0123… .", "ropewalk lake cp raw:0123… package.tar.gz"])
+def cp(raw: str, target: Path, *, place: Place = HERE) -> int:
+    """Copies a raw file out of the lake, compared with its digest on the way, where its data class allows that.
+
+    Args:
+        raw: Its id or sha256.
+        target: A new file, or a folder, which then gets it under its own name.
+    """
+    from ropewalk.machinery.files import replace_whole
+    from ropewalk.security.data_classes import Use, check_allowed
+
+    with custody(place) as kept:
+        record = kept.lake.raw(raw, tenant=kept.tenant)
+        check_allowed(record.data_class, Use.EXPORT, "file")
+        path = target / Path(record.name).name if target.is_dir() else target
+        if path.exists():
+            raise CallerError(f"{path} is there already.", next_step="name another file, or remove it.")
+        replace_whole(path, kept.lake.read(raw, tenant=kept.tenant), mode=0o644)
+    say(f"{path}  {record.bytes} bytes  {record.licence.expression}")
     return 0
 
 

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from ropewalk.cli.apps import HERE, Place, command, noun, on_interrupt
 from ropewalk.cli.board import Board
 from ropewalk.cli.opening import custody, opened
-from ropewalk.cli.output import print_json, print_table, say
+from ropewalk.cli.output import console, print_json, print_table, safe, say
 
 if TYPE_CHECKING:
     from ropewalk.lake.records import IngestResult
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 app = noun("task", "Tasks: a problem, the world it starts in, and who judges it.")
 
 EXIT_INCOMPLETE = 4
+LEFT_OUT_SHOWN = 4
 
 
 @command(
@@ -78,6 +79,7 @@ async def build(
     plan = plan_from_settings(settings)
     on_interrupt("repeat the command: what was built is kept.")
     async with opened(place) as rw:
+        rw.check(plan)
         with Board(quiet=json) as board:
             watch = BuildWatch(board)
             built = await rw.build_tasks(plan, wheelhouse=wheelhouse, on_ingest=watch.ingested, on_build=watch.observe)
@@ -161,6 +163,7 @@ class BuildWatch:
         self._board = board
         self._building = False
         self._files = 0
+        self._left_out: dict[str, None] = {}
         board.begin("Ingest")
 
     def ingested(self, uri: str, result: IngestResult) -> None:
@@ -177,12 +180,23 @@ class BuildWatch:
             self._board.begin("Build tasks", total=event.total)
         if event.stage in ("finished", "resumed"):
             self._board.advance()
+        if event.stage == "left_out":
+            self._left_out[event.detail] = None
         self._board.detail(f"{event.tasks} admitted")
         self._board.note(f"{event.source}: {event.stage} {event.detail}")
+
+    def print_left_out(self) -> None:
+        """Which tests fail on their own source, on standard error: who sees fewer tests than he has wants to know."""
+        for sentence in [*self._left_out][:LEFT_OUT_SHOWN]:
+            console(error=True).print(f"note: {safe(sentence)}")
+        if (more := len(self._left_out) - LEFT_OUT_SHOWN) > 0:
+            console(error=True).print(f"note: and so for {more} more; `ropewalk task build` lists all.")
 
 
 def print_yield(report: YieldReport) -> None:
     """What each source gave, and why not more."""
+    from ropewalk.tasks.reasons import advice
+
     print_table(
         ("source", "kind", ">tests", ">killers", ">units", ">tasks", ">rejected", ">s", "reasons"),
         (
@@ -206,5 +220,11 @@ def print_yield(report: YieldReport) -> None:
     say(
         f"{len(report.tasks)} tasks admitted in {report.seconds:.0f} s. Release tasks by distribution: {distributions}."
     )
+    ended = [each for source in report.sources for each in source.rejections if each.name == source.name]
+    for line in dict.fromkeys(line for source in report.sources for line in source.left_out):
+        say(f"note: {line}")
+    for each in {each.detail: each for each in ended}.values():
+        say(f"{each.reason}: {each.detail}")
+        say(f"  next: {advice(each)}", style="dim")
     if report.reasons:
         say(f"Rejected: {', '.join(f'{reason} {count}' for reason, count in report.reasons.items())}.")

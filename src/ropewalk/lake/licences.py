@@ -101,6 +101,21 @@ def metadata_of(files: Mapping[str, bytes]) -> tuple[Metadata, ...]:
     return tuple(said)
 
 
+def check_licence(given: str) -> str:
+    """An SPDX expression in its canonical form.
+
+    Raises:
+        CallerError: it is none.
+    """
+    expression = _spdx(given)
+    if expression is None:
+        raise CallerError(
+            f"{given[:80]!r} is not an SPDX licence expression.",
+            next_step="for instance 'MIT', 'Apache-2.0 OR MIT', or 'LicenseRef-Proprietary' for your own source.",
+        )
+    return expression
+
+
 def licence_of(metadata: Sequence[Metadata], given: str | None, *, source: str) -> LicenceRecord:
     """The licence record: what the user gives, else what the metadata says.
 
@@ -114,13 +129,7 @@ def licence_of(metadata: Sequence[Metadata], given: str | None, *, source: str) 
         DeniedError: there is no licence anywhere (rule `licence`).
     """
     if given is not None:
-        expression = _spdx(given)
-        if expression is None:
-            raise CallerError(
-                f"{given[:80]!r} is not an SPDX licence expression.",
-                next_step="for instance 'MIT', 'Apache-2.0 OR MIT', or 'LicenseRef-Proprietary' for your own source.",
-            )
-        return LicenceRecord(expression=expression, basis=LicenceBasis.GIVEN, stated=given, found_in="")
+        return LicenceRecord(expression=check_licence(given), basis=LicenceBasis.GIVEN, stated=given, found_in="")
     for one in metadata:
         for basis, stated, expression in _candidates(one):
             if expression is not None:

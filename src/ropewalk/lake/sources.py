@@ -62,8 +62,9 @@ def parse_source(source: str | Path) -> PypiSource | PathSource:
         return PathSource(path=str(path.resolve()), directory=True)
     if path.is_file() and path.name.endswith(_ARCHIVES):
         return PathSource(path=str(path.resolve()), directory=False)
+    problem = "is neither a directory nor an archive" if path.exists() else "does not exist"
     raise CallerError(
-        f"{str(source)[:200]!r} is no source.",
+        f"{str(source)[:200]!r} is no source: it {problem}.",
         next_step=f"give pypi:NAME==VERSION, a directory, or an archive ({', '.join(_ARCHIVES)}).",
     )
 

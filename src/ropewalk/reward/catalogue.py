@@ -140,14 +140,17 @@ def _decide(rates: tuple[PassRate, ...]) -> tuple[Call, str]:
     best = max(players, key=lambda rate: rate.saturated_probability)
     told = f"{best.counts.policy}: {best.counts.successes} of {best.counts.trials}"
     if best.saturated_probability >= CONFIDENCE:
-        return Call.SATURATED, f"{told}, P(p ≥ {SATURATED_RATE}) = {best.saturated_probability:.3f}"
+        return Call.SATURATED, f"{told}; {best.saturated_probability:.1%} sure that at least {SATURATED_RATE:.0%} pass"
     trials = sum(rate.counts.trials for rate in players)
     if not any(rate.counts.successes for rate in players):
         if trials >= DEAD_TRIALS:
-            return Call.DEAD, f"no success in {trials} trials"
-        return Call.KEEP, f"no success in {trials} trials yet; {DEAD_TRIALS} say that it is dead"
+            return Call.DEAD, f"0 of {trials}: no policy has ever passed"
+        return Call.KEEP, f"0 of {trials} so far; called dead after {DEAD_TRIALS}"
     if best.mean > WATCH_RATE:
-        return Call.WATCH, f"{told}, mean {best.mean:.2f}"
+        return (
+            Call.WATCH,
+            f"{told}, more than half; called saturated once {SATURATED_RATE:.0%} is {CONFIDENCE:.0%} sure",
+        )
     return Call.KEEP, told
 
 

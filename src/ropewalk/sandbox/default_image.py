@@ -10,12 +10,13 @@ import base64
 import hashlib
 import importlib.metadata
 import os
+import re
 import shutil
 import stat
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from packaging.requirements import Requirement
 from ropewalk.core.errors import IntegrityError, UnavailableError
 from ropewalk.core.records import digest
 
-_VERSION = 1
+_VERSION = 2
 """Of this recipe: a change makes new images."""
 _PACKAGE = "pytest"
 _TIME_S = 1_577_836_800
@@ -50,6 +51,7 @@ _ETC = {
     "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
     "profile": "export PS1='\\w $ '\n",
 }
+_BESIDE_STDLIB = re.compile(r"/usr/local/lib/python\d+\.\d+/")
 _PYTEST_SCRIPT = "#!/usr/local/bin/python3\nimport sys\n\nfrom pytest import console_main\n\nsys.exit(console_main())\n"
 
 
@@ -187,9 +189,19 @@ def _closure(name: str) -> dict[str, importlib.metadata.Distribution]:
 
 def _site_packages() -> str:
     """Where this interpreter would look for packages if it lay in /usr/local; distributions change that."""
-    code = "import site; print(site.getsitepackages(['/usr/local'])[0])"
+    code = "import site; print('\\n'.join(site.getsitepackages(['/usr/local'])))"
     command = [str(_interpreter()), "-I", "-S", "-c", code]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    answer = subprocess.run(command, check=True, capture_output=True, text=True)
+    return site_folder(answer.stdout.split())
+
+
+def site_folder(searched: Sequence[str]) -> str:
+    """The one beside the standard library, of the folders that an interpreter in /usr/local searches, in order.
+
+    Debian's Python (scheme `posix_local`) first names one for the administrator, `/usr/local/local/lib/…`, since it
+    expects to lie in /usr.
+    """
+    return next((path for path in searched if _BESIDE_STDLIB.match(path)), searched[0])
 
 
 def _copy_libraries(root: Path) -> None:

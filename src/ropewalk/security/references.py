@@ -34,13 +34,13 @@ def resolve_secret(reference: str) -> str:
     """
     kind, _, rest = check_reference(reference).partition(":")
     if kind == "env":
-        value = os.environ.get(rest, "")
+        value, step = os.environ.get(rest, ""), f"set the variable {rest} where this command starts."
     else:
         try:
             value = read_private(Path(rest).expanduser(), bytes_max=limits.SECRET_BYTES_MAX).decode("utf-8")
         except UnicodeDecodeError:
             raise CallerError(f"{rest} is not UTF-8 text.") from None
-        value = value.removesuffix("\n").removesuffix("\r")
+        value, step = value.removesuffix("\n").removesuffix("\r"), f"write the secret into {rest}."
     if not value:
-        raise CallerError(f"{reference} is empty or not set.", next_step="put the secret there.")
+        raise CallerError(f"{reference} is empty or not set.", next_step=step)
     return value

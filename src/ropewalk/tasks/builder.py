@@ -219,6 +219,8 @@ class _Run:
         if stage == "resumed":
             self._tasks += len(result.tasks)
             self._budget.spend(len(result.tasks) if result.kind is TaskKind.RELEASE else 0)
+        for sentence in result.left_out:
+            self._tell(name, "left_out", sentence)
         self._tell(name, stage, f"{len(result.tasks)} tasks, {len(result.rejections)} rejections")
 
     def _tell(self, name: str, stage: str, detail: str) -> None:

@@ -9,7 +9,7 @@ from ropewalk.core.records import Record, canonical_bytes, content_id, decode_ow
 from ropewalk.machinery.files import replace_whole
 from ropewalk.tasks.records import BuildPlan, SourceYield
 
-JOURNAL_VERSION = 2
+JOURNAL_VERSION = 3
 
 
 class _Entry(Record):

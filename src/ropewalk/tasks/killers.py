@@ -8,6 +8,7 @@ from typing import Final
 
 from ropewalk.core.outcomes import Termination
 from ropewalk.reward.suite import SuitePlan, SuiteRecord, TestOutcome
+from ropewalk.tasks.baselines import left_out, nothing_passes, release
 from ropewalk.tasks.bench import BASELINE_TIMEOUT_S, Bench, limit_s
 from ropewalk.tasks.surgery import guard_imports
 from ropewalk.tasks.symbols import Symbols
@@ -52,6 +53,7 @@ class Killers:
         dropped: tests that hang on the older source.
         hangs: whether the pair was given up for hanging.
         problem: why nothing can be said, else empty.
+        left_out: tests that fail on the newer source itself, in sentences.
     """
 
     killers: tuple[str, ...] = ()
@@ -60,6 +62,7 @@ class Killers:
     dropped: tuple[str, ...] = ()
     hangs: bool = False
     problem: str = ""
+    left_out: tuple[str, ...] = ()
 
 
 async def make_pair(
@@ -88,14 +91,14 @@ async def find_killers(bench: Bench, pair: Pair) -> Killers:
     """Runs the newer tests on both sources, once; tests that hang on the older one are left out."""
     plan = SuitePlan(files=pair.modules, timeout_s=BASELINE_TIMEOUT_S)
     right = await bench.baseline(pair.after, pair.source_after, pair.tests, plan, data_class=pair.data_class)
-    if not right.complete:
-        return Killers(problem=f"the newer release's tests: {right.problem or right.termination}")
+    if refused := nothing_passes(pair.after, pair.modules, right):
+        return Killers(problem=refused)
+    lacking = left_out(pair.after, pair.modules, right)
     seconds = {name_of(test): test.seconds for test in right.tests if test.outcome == "passed"}
     usable = [name for name, taken in seconds.items() if taken <= SLOW_TEST_S]
     if not usable:
-        return Killers(
-            problem=f"no test passes on the newer release (does it need --requirements?) {right.problem}"[:300]
-        )
+        problem = f"{release(pair.after)}: every test that passes takes longer than {SLOW_TEST_S:g} s"
+        return Killers(problem=problem, left_out=lacking)
     left, dropped = usable, []
     for _ in range(HANGS_MAX + 1):
         limit = limit_s(sum(seconds[name] for name in left) + start_s(right))
@@ -109,9 +112,12 @@ async def find_killers(bench: Bench, pair: Pair) -> Killers:
         dropped.append(stuck)
         left = [name for name in left if name != stuck]
     else:
-        return Killers(dropped=tuple(dropped), hangs=True, problem=f"{len(dropped)} tests hang on the older source")
+        return Killers(
+            dropped=tuple(dropped), hangs=True, left_out=lacking,
+            problem=f"{len(dropped)} tests hang on the older source",
+        )  # fmt: skip
     if not wrong.complete and not wrong.tests:
-        return Killers(problem=f"the older source: {wrong.problem or wrong.termination}")
+        return Killers(problem=f"the older source: {wrong.problem or wrong.termination}", left_out=lacking)
     passed, ran = passing(wrong), {name_of(test) for test in wrong.tests}
     killers = sorted(name for name in left if name in ran - passed)
     lost = sorted({name.partition("::")[0] for name in left} - {name.partition("::")[0] for name in ran})
@@ -119,6 +125,7 @@ async def find_killers(bench: Bench, pair: Pair) -> Killers:
         killers=tuple(killers), both=tuple(name for name in left if name in passed), seconds=seconds,
         dropped=tuple(dropped),
         problem=f"not importable on the older source: {', '.join(lost)}" if lost and not killers else "",
+        left_out=lacking,
     )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from typing import Final
 from ropewalk.interface.task import TaskKind, TaskOrigin
 from ropewalk.reward.suite import SuitePlan
 from ropewalk.tasks.assembly import Assembly, Problem
+from ropewalk.tasks.baselines import left_out, nothing_passes, release
 from ropewalk.tasks.bench import BASELINE_TIMEOUT_S, Bench, Tell, limit_s
 from ropewalk.tasks.bodies import BodyKeys, parse, walk
 from ropewalk.tasks.cases import make_cases
@@ -44,6 +45,8 @@ class _Work:
         seconds: test → its time.
         by_function: `path::dotted name` → tests that reach it.
         start_s: what a run takes besides its tests.
+        refused: why none of its tests can be used; empty where some can.
+        left_out: its tests that fail on it, in sentences.
     """
 
     plan: MutantPlan
@@ -52,6 +55,8 @@ class _Work:
     seconds: dict[str, float]
     by_function: dict[str, tuple[str, ...]]
     start_s: float
+    refused: str
+    left_out: tuple[str, ...]
 
 
 class MutantBuilder:
@@ -72,12 +77,17 @@ class MutantBuilder:
         tasks: list[TaskRecord] = []
         rejections: list[Rejection] = []
         tests = tried = 0
+        lacking: tuple[str, ...] = ()
         try:
             data_class = plan.release.data_class
             pair = await make_pair(self._bench, tree, tree, data_class=data_class, modules=plan.modules)
             tell("baseline", f"{len(pair.modules)} test modules")
             work = await self._look(plan, pair)
             tests = len(work.seconds)
+            if not work.refused:
+                lacking = work.left_out
+            else:
+                rejections.append(Rejection(name=plan.name, reason=Reason.BASELINE_FAILS, detail=work.refused))
             used: dict[str, int] = {}
             for path, edit in self._candidates(work):
                 function = f"{path}::{edit.function}"
@@ -94,11 +104,14 @@ class MutantBuilder:
                 else:
                     rejections.append(outcome)
                     tell("rejected", f"{outcome.name}: {outcome.reason}")
+            if not tried and not work.refused:
+                detail = f"{release(tree)}: no function is reached by two tests of different bodies"
+                rejections.append(Rejection(name=plan.name, reason=Reason.ONE_BODY, detail=detail))
         except NoTestsError as error:
             rejections.append(Rejection(name=plan.name, reason=Reason.NO_TESTS, detail=error.message))
         return SourceYield(
             name=plan.name, kind=TaskKind.MUTANT, distribution=plan.release.distribution, tests=tests, units=tried,
-            tasks=tuple(tasks), rejections=tuple(rejections),
+            tasks=tuple(tasks), rejections=tuple(rejections), left_out=lacking,
             seconds=round(self._bench.clock.monotonic_s() - started_s, 2),
         )  # fmt: skip
 
@@ -117,6 +130,8 @@ class MutantBuilder:
                 by_function.setdefault(place_of(place), []).append(name_of(test))
         return _Work(
             plan=plan, pair=pair, seconds=seconds, start_s=start_s(record),
+            refused=nothing_passes(pair.after, pair.modules, record),
+            left_out=left_out(pair.after, pair.modules, record),
             bodies=BodyKeys({path: text for path, text in pair.tests.items() if path.endswith(".py")}),
             by_function={name: tuple(tests) for name, tests in by_function.items()},
         )  # fmt: skip

@@ -79,7 +79,7 @@ class Reason(StrEnum):
     """The older source hangs under too many tests."""
     NO_TESTS = "no_tests"
     BASELINE_FAILS = "baseline_fails"
-    """The newer release does not pass its own tests here: a missing requirement, another Python."""
+    """No test of the newer release passes on it here: a missing requirement, another Python."""
     IMPORT_FAILS = "import_fails"
     """Test modules cannot be imported on the older source."""
     UNSTABLE = "unstable"
@@ -156,6 +156,8 @@ class SourceYield(Record):
     rejections: tuple[Rejection, ...] = ()
     dropped: tuple[str, ...] = ()
     """Tests left out because they hang."""
+    left_out: tuple[str, ...] = ()
+    """What of the newer release's tests fails on its own source, in sentences (`tasks.baselines`)."""
     seconds: float = 0.0
 
 
@@ -200,7 +202,7 @@ class BuildEvent(Record):
     source: str
     """Name of the pair or release."""
     stage: str
-    """`started`, `baseline`, `killers`, `units`, `task`, `rejected`, `finished`, `resumed`."""
+    """`started`, `baseline`, `killers`, `units`, `task`, `rejected`, `left_out`, `finished`, `resumed`."""
     detail: str = ""
     done: int = 0
     """Sources finished so far, of `total`."""

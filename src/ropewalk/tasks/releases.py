@@ -70,7 +70,8 @@ class ReleaseBuilder:
         return SourceYield(
             name=plan.name, kind=TaskKind.RELEASE, distribution=plan.after.distribution, tests=len(found.seconds),
             killers=len(found.killers), units=len(work.units), tasks=tuple(tasks), rejections=tuple(rejections),
-            dropped=found.dropped, seconds=round(self._bench.clock.monotonic_s() - started_s, 2),
+            dropped=found.dropped, left_out=found.left_out,
+            seconds=round(self._bench.clock.monotonic_s() - started_s, 2),
         )  # fmt: skip
 
     async def _look(self, plan: PairPlan, pair: Pair, found: Killers, tell: Tell) -> _PairWork:
@@ -166,7 +167,7 @@ class ReleaseBuilder:
             name=plan.name, kind=TaskKind.RELEASE, distribution=plan.after.distribution,
             tests=len(found.seconds) if found else 0, killers=len(found.killers) if found else 0,
             rejections=(Rejection(name=plan.name, reason=reason, detail=detail[:500]),),
-            dropped=found.dropped if found else (),
+            dropped=found.dropped if found else (), left_out=found.left_out if found else (),
         )  # fmt: skip
 
 

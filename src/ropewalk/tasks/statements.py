@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from ropewalk.core.records import digest, digest_bytes
 from ropewalk.provenance.statement import Activity, Link, StatementDraft
 from ropewalk.tasks.records import TaskRecord
 from ropewalk.tasks.requirements import WheelLayer
+
+LAYERS: Final = ("source", "tests")
+"""A task's own layers, in their order."""
 
 
 def wheels_statement(wheels: WheelLayer, *, at_s: float) -> StatementDraft:
@@ -22,15 +26,16 @@ def wheels_statement(wheels: WheelLayer, *, at_s: float) -> StatementDraft:
 def derive_statement(record: TaskRecord, wheels: WheelLayer | None = None) -> StatementDraft:
     """The task's own layers were made from these raw files."""
     task = record.task
-    shared = wheels.layers if wheels else ()
+    own = [layer for layer in task.layers if layer not in (wheels.layers if wheels else ())]
     return StatementDraft(
-        activity=Activity.DERIVE, subjects=tuple(_layer(layer) for layer in task.layers if layer not in shared),
+        activity=Activity.DERIVE, subjects=tuple(map(_layer, own)),
         inputs=tuple(Link(name=f"raw:{sha256[:32]}", sha256=sha256) for sha256 in task.origin.raw),
         predicate={
             "image": task.image,
             "source": f"{task.origin.distribution} {task.origin.version_before}",
             "tests": f"{task.origin.distribution} {task.origin.version_after}",
             "operator": task.origin.operator,
+            "layers": dict(zip(LAYERS, own, strict=False)),
         },
         started_s=record.started_s, ended_s=record.started_s,
     )  # fmt: skip

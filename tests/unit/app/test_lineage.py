@@ -87,6 +87,33 @@ def test_a_trace_shows_the_commit_and_the_raw_file(custody: Custody, lake: tuple
     assert custody.trace(f"commit:{commit.digest[:32]}").complete
 
 
+def test_a_trace_says_which_layer_is_which_and_where_the_raw_file_is(
+    custody: Custody, lake: tuple[Commit, str, str]
+) -> None:
+    commit, first, _ = lake
+    made = task_of(commit, first, "one")
+    custody.recorder.record(task_statements([made], WHEELS))
+    lines = chain_lines(custody.trace(made.task.id))
+    wheels, source, tests = (
+        next(line for line in lines if f"layer:{layer[:32]}" in line) for layer in made.task.layers
+    )  # fmt: skip
+    assert "requirements, unpacked" in wheels and "source of one 1" in source and "visible tests of one 2" in tests
+    grader = next(line for line in lines if f"grader:{made.task.grader[:32]}" in line)
+    assert grader.endswith("how it is judged, fixed by digest") and "(given)" not in "\n".join(lines)
+    assert any("fixed by digest has no statement of its own" in line for line in lines)
+    assert f"  raw:{first[:32]}  wordkit-1.0.0.tar.gz  sha256 {first}" in lines
+    assert f"    to look into it: ropewalk lake cp raw:{first[:32]} ." in lines
+
+
+def test_a_trace_of_statements_that_do_not_tell_layers_apart(custody: Custody, lake: tuple[Commit, str, str]) -> None:
+    commit, first, _ = lake
+    made = task_of(commit, first, "one")
+    derive, admit = task_statements([made])
+    facts = {name: value for name, value in derive.predicate.items() if name != "layers"}
+    custody.recorder.record((msgspec.structs.replace(derive, predicate=facts), admit))
+    assert "\n".join(chain_lines(custody.trace(made.task.id))).count("source of one 1, or its tests") == 3
+
+
 def test_statements_that_name_the_commit_as_an_input_still_count(
     custody: Custody, lake: tuple[Commit, str, str]
 ) -> None:

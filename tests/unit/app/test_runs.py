@@ -13,7 +13,7 @@ from ropewalk.app.custody import Custody
 from ropewalk.app.machines import Machines
 from ropewalk.app.ropewalk import Ropewalk
 from ropewalk.app.runs import Run
-from ropewalk.core.errors import DeniedError
+from ropewalk.core.errors import CallerError, DeniedError
 from ropewalk.provenance.graph import LineageIndex
 from ropewalk.rollout.begin import begin_run
 from ropewalk.rollout.plan import OpenAISettings, Plan, PoliciesPlan, PolicyName, RunPlan
@@ -71,6 +71,17 @@ async def test_tasks_meet_only_what_their_class_allows(tmp_path: Path, data_clas
         begun = begin_run(await rw.world(), rw.custody.journal, plan, [durable.task(data_class=data_class)])
         with pytest.raises(DeniedError):
             await rw.resume(begun)
+
+
+async def test_a_run_whose_key_is_not_there_is_not_begun(tmp_path: Path) -> None:
+    durable = Durable(tmp_path / "world")
+    settings = OpenAISettings(base_url="http://127.0.0.1:9/v1", model="m", key="env:ROPEWALK_NO_SUCH_KEY")
+    plan = Plan(run=RunPlan(policies=(PolicyName.OPENAI,)), policy=PoliciesPlan(openai=settings))
+    async with Ropewalk.open(state=tmp_path / "state") as rw:
+        with pytest.raises(CallerError, match=r"policy\.openai\.key \(--key\): env:ROPEWALK_NO_SUCH_KEY") as caught:
+            await rw.run(plan, tasks=[durable.task()])
+        assert "ROPEWALK_NO_SUCH_KEY" in caught.value.next_step
+        assert not rw.custody.journal.runs()
 
 
 async def test_a_sandbox_for_data_of_a_class_that_nobody_knows_is_refused(tmp_path: Path) -> None:

@@ -30,6 +30,15 @@ def test_calls(successes: int, trials: int, call: Call) -> None:
     assert entry.call is call, entry.reason
 
 
+@pytest.mark.parametrize(("successes", "trials", "said"), [
+    (0, 2, "0 of 2 so far; called dead after 64"), (0, 64, "0 of 64: no policy has ever passed"),
+    (2, 2, "search(budget=8): 2 of 2, more than half; called saturated once 70% is 95% sure"),
+    (8, 8, "search(budget=8): 8 of 8; 96.0% sure that at least 70% pass"), (3, 8, "search(budget=8): 3 of 8"),
+])  # fmt: skip
+def test_the_reason_is_counts_that_people_can_check(successes: int, trials: int, said: str) -> None:
+    assert decide([counts(successes, trials), counts(3, 3, "oracle")]).reason == said
+
+
 def test_a_broken_task_is_broken_whatever_policies_do() -> None:
     assert decide([counts(8, 8), counts(2, 3, "oracle")]).call is Call.BROKEN
     assert decide([counts(8, 8), counts(1, 3, "noop")]).call is Call.BROKEN

@@ -8,6 +8,7 @@ import io
 import lzma
 import os
 import stat
+import sys
 import tarfile
 import tracemalloc
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from ropewalk.core.errors import CallerError, IntegrityError, UnavailableError
 from ropewalk.sandbox import default_image
 from ropewalk.sandbox.images import ImageRecord, ImageStore
 from ropewalk.store.layout import Layout
+from ropewalk.tasks.requirements import site_folder
 
 
 @pytest.fixture
@@ -236,6 +238,35 @@ def test_the_default_image_is_built_once_and_holds_nothing_of_ours(tmp_path_fact
     assert {"usr/bin/sh", "usr/bin/find", "usr/local/bin/python3", "usr/local/bin/pytest", "tmp"} <= names
     assert stat.S_IMODE((tree / "tmp").stat().st_mode) == 0o1777
     assert not [entry for entry in images.layers.entries(image.layers[0]) if entry.mode & 0o6000]
+
+
+@pytest.mark.parametrize(
+    ("searched", "chosen"),
+    [
+        (["/usr/local/lib/python3.11/site-packages"], "/usr/local/lib/python3.11/site-packages"),
+        (  # Debian
+            ["/usr/local/local/lib/python3.11/dist-packages", "/usr/local/lib/python3/dist-packages",
+             "/usr/local/lib/python3.11/dist-packages"],
+            "/usr/local/lib/python3.11/dist-packages",
+        ),
+        (["/usr/local/lib64/site-packages"], "/usr/local/lib64/site-packages"),
+    ],
+)  # fmt: skip
+def test_packages_lie_beside_the_standard_library(searched: list[str], chosen: str) -> None:
+    assert default_image.site_folder(searched) == chosen
+
+
+def test_where_every_python_of_this_machine_looks_wheels_are_put(
+    images: ImageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also the distribution's own, whose scheme is another."""
+    for place in ("/usr/bin/python3", sys.executable):
+        if not Path(place).exists():
+            continue
+        monkeypatch.setattr(default_image, "_interpreter", Path(place).resolve)
+        site = default_image._site_packages().lstrip("/")
+        layer = images.layers.add_files({f"{site}/_pytest/__init__.py": b""}).digest
+        assert site_folder(images.layers, [layer]) == site
 
 
 def test_asking_for_the_default_image_again_looks_through_no_packages(monkeypatch: pytest.MonkeyPatch) -> None:

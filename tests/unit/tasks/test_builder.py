@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from ropewalk.core.errors import CallerError, IntegrityError, UnavailableError
@@ -142,6 +143,21 @@ async def test_a_build_stops_where_enough_tasks_are(fake: Fake, tmp_path: Path) 
     fake.gives = {pair.name: 5 for pair in PAIRS}
     report = await TaskBuilder(shop(tmp_path)).build(BuildPlan(pairs=PAIRS, tenant="t", tasks_max=7))
     assert len(report.tasks) == 7
+
+
+async def test_tests_that_fail_on_their_own_source_are_told_also_when_read_again(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async def lacking(*arguments: Any) -> SourceYield:
+        return msgspec.structs.replace(await fake.release(*arguments), left_out=("1 of 2 tests fails here",))
+
+    monkeypatch.setattr(builder.ReleaseBuilder, "build", staticmethod(lacking))
+    plan = BuildPlan(pairs=PAIRS[:1], tenant="t")
+    for _ in range(2):
+        told: list[BuildEvent] = []
+        await TaskBuilder(shop(tmp_path)).build(plan, on_event=told.append)
+        assert [event.detail for event in told if event.stage == "left_out"] == ["1 of 2 tests fails here"]
+    assert fake.built == ["pkg 1→2"], "the second time from the journal"
 
 
 async def test_what_is_built_is_read_again(fake: Fake, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ropewalk.core.errors import CallerError
 from ropewalk.machinery.telemetry import hide
-from ropewalk.rollout.plan import Plan, PolicyName
+from ropewalk.rollout.plan import OpenAISettings, Plan, PolicyName
 from ropewalk.rollout.policies.contract import Policy
 from ropewalk.rollout.policies.fixed import NoopPolicy, OraclePolicy
 from ropewalk.rollout.policies.model.policy import OpenAIPolicy
@@ -34,6 +34,19 @@ def _make(name: PolicyName, plan: Plan, secret: Callable[[str], str]) -> Policy[
     settings = plan.policy.openai
     if settings is None:
         raise CallerError("The policy 'openai' has no settings.", next_step="add a [policy.openai] table.")
-    key = secret(settings.key) if settings.key else ""
+    key = key_of(settings, secret=secret)
     hide(key)
     return OpenAIPolicy(settings, key=key)
+
+
+def key_of(settings: OpenAISettings, *, secret: Callable[[str], str] = resolve_secret) -> str:
+    """The endpoint's key; empty where the settings name none.
+
+    Raises:
+        CallerError: nothing is where they say. The message names the setting.
+        DeniedError: others may read the file.
+    """
+    try:
+        return secret(settings.key) if settings.key else ""
+    except CallerError as error:
+        raise CallerError(f"policy.openai.key (--key): {error.message}", next_step=error.next_step) from error

@@ -1,0 +1,48 @@
+"""What is wrong with a plan that can be known at once: found before anything is fetched, built or begun."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ropewalk.app.building import CATALOGUE
+from ropewalk.app.custody import source_kind
+from ropewalk.core.errors import CallerError
+from ropewalk.lake.licences import check_licence
+from ropewalk.machinery.profile import Profile
+from ropewalk.rollout.plan import Plan, PolicyName, SourcePlan
+from ropewalk.rollout.policies.registry import key_of
+from ropewalk.tasks.pins import load_pins
+from ropewalk.tasks.requirements import read_requirements
+
+
+def check_policies(plan: Plan, profile: Profile) -> None:
+    """Returns if the endpoint of a plan may be called, and there is a key where one is named.
+
+    Raises:
+        CallerError: no URL; nothing where the key should be.
+        DeniedError: the profile does not allow the endpoint; others may read the key's file.
+    """
+    openai = plan.policy.openai
+    if openai is not None and PolicyName.OPENAI in plan.run.policies:
+        profile.allow_endpoint(openai.base_url)
+        key_of(openai)
+
+
+def check_sources(source: SourcePlan, profile: Profile) -> None:
+    """Returns if the sources of a plan can be read at all; nothing of them is read yet.
+
+    Raises:
+        CallerError: no source; one that does not exist; no such licence; requirements that nobody can read.
+        DeniedError: the profile does not allow a source.
+    """
+    if not source.uris:
+        raise CallerError("No source was named.", next_step="give --source, or source.uris in the plan.")
+    for uri in source.uris:
+        if uri.startswith(CATALOGUE):
+            load_pins(uri.removeprefix(CATALOGUE))
+        else:
+            profile.allow_source(source_kind(uri))
+    if source.licence is not None:
+        check_licence(source.licence)
+    if source.requirements:
+        read_requirements(Path(source.requirements))

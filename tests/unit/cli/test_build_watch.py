@@ -1,0 +1,36 @@
+"""What is said of tests that a build could not use."""
+
+from __future__ import annotations
+
+import pytest
+
+from ropewalk.cli.board import Board
+from ropewalk.cli.task import LEFT_OUT_SHOWN, BuildWatch, print_yield
+from ropewalk.interface.task import TaskKind
+from ropewalk.tasks.records import BuildEvent, Reason, Rejection, SourceYield, YieldReport
+
+
+def test_each_sentence_is_said_once_and_not_too_many(capsys: pytest.CaptureFixture[str]) -> None:
+    with Board() as board:
+        watch = BuildWatch(board)
+        for number in range(LEFT_OUT_SHOWN + 2):
+            for source in ("a pair", "its mutants"):
+                watch.observe(
+                    BuildEvent(source=source, stage="left_out", detail=f"p {number}: 1 of 12 tests fails\x1b[")
+                )
+    capsys.readouterr()
+    watch.print_left_out()
+    said = capsys.readouterr().err
+    assert said.count("1 of 12 tests fails") == LEFT_OUT_SHOWN and "2 more" in said and "\x1b[" not in said
+
+
+def test_the_table_is_followed_by_why_a_source_gave_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    refused = Rejection(name="p 1 mutants", reason=Reason.BASELINE_FAILS, detail="p 1: No module named 'tabulate'")
+    tried = Rejection(name="p 1 x in f", reason=Reason.SURVIVES, detail="4 tests pass")
+    source = SourceYield(
+        name="p 1 mutants", kind=TaskKind.MUTANT, distribution="p", rejections=(refused, tried), left_out=("1 fails",)
+    )
+    print_yield(YieldReport(sources=(source,), seconds=1))
+    said = capsys.readouterr().out
+    assert "note: 1 fails" in said and "--requirements FILE with tabulate in it" in said
+    assert "baseline_fails: p 1: No module named" in said and "4 tests pass" not in said
