@@ -235,9 +235,12 @@ class Custody:
         """Writes public keys and checkpoint into a folder outside, under the names that `anchors_in` looks for.
 
         Raises:
-            CallerError: the folder is inside the state directory.
+            CallerError: the folder is inside the state directory, or nothing was ever recorded.
+            IntegrityError: the folder vouches for a log that this one does not continue; then it stays as it is.
             UnavailableError: it cannot be written.
         """
+        self.check_anchor(folder)
+        self._check_recorded()
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -268,6 +271,21 @@ def anchors_in(folder: Path) -> Anchors:
     """What an anchor folder holds; what is not there is None."""
     found = [folder / name for name in (TRUST_ROOT_NAME, CHECKPOINT_NAME)]
     return Anchors(*(path if path.exists() else None for path in found))
+
+
+def anchors_from(folder: Path) -> Anchors:
+    """Like `anchors_in`, of a folder that somebody relies on.
+
+    Raises:
+        CallerError: there is nothing in it.
+    """
+    found = anchors_in(folder)
+    if found == Anchors():
+        raise CallerError(
+            f"{folder} holds neither {TRUST_ROOT_NAME} nor {CHECKPOINT_NAME}.",
+            next_step=f"`ropewalk provenance anchor {folder}` writes both.",
+        )
+    return found
 
 
 def source_kind(source: str) -> str:

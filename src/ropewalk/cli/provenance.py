@@ -52,6 +52,27 @@ def index(*, json: bool = False, place: Place = HERE) -> int:
     return 0
 
 
+@command(app, "anchor", examples=["ropewalk provenance anchor /mnt/usb"])
+def anchor(folder: Path, *, json: bool = False, place: Place = HERE) -> int:
+    """Writes what `verify --anchor` and `report --anchor` read: public keys and the log's signed checkpoint, under the
+    names ropewalk-trust-root.json and ropewalk-checkpoint.
+
+    What the folder held is checked first: a log that does not continue it is refused, and the folder stays as it is.
+
+    Args:
+        folder: Where to; made if absent. Not inside the state directory, best on another machine or disk.
+        json: Print JSON.
+    """
+    with custody(place) as kept:
+        written = kept.export_anchor(folder)
+    if json:
+        print_json({"trust_root": str(written.trust_root), "checkpoint": str(written.checkpoint)})
+    else:
+        say(f"{written.trust_root} and {written.checkpoint}")
+        say(f"Next: ropewalk verify --anchor {folder}; write again after each run, and keep the folder elsewhere.")
+    return 0
+
+
 @command(app, "checkpoint", examples=["ropewalk provenance checkpoint /mnt/usb/checkpoint"])
 def checkpoint(file: Path, *, json: bool = False, place: Place = HERE) -> int:
     """Writes the log's signed checkpoint to a file outside, against which `verify` later sees any rollback.

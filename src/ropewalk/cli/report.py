@@ -40,18 +40,18 @@ def report(
         html: Where to write the HTML file. Default: in the run's folder.
         prices: Price file, instead of the plan's.
         set: A single price as key=value; may be repeated.
-        anchor: Folder with pinned keys and checkpoint.
+        anchor: Folder with pinned keys and checkpoint, as `ropewalk provenance anchor` writes it.
         json: Print the summary as JSON.
     """
-    from ropewalk.app.custody import anchors_in
+    from ropewalk.app.custody import anchors_from
     from ropewalk.app.records import newest_run
     from ropewalk.app.reporting import loaded_run, write_report
     from ropewalk.rollout.summarise import summary_of
 
+    anchors = anchors_from(anchor) if anchor else None
     with custody(place) as kept:
         chosen = named(run, "run") if run else newest_run(kept.journal)
         loaded = loaded_run(kept, chosen)
-        anchors = anchors_in(anchor) if anchor else None
         path = write_report(kept, loaded, html, anchors=anchors, price_file=prices, prices=tuple(set or ()))
     summary = summary_of(loaded)
     if json:

@@ -46,21 +46,17 @@ def verify(
 
     Args:
         run: Id of the run, or the file of a receipt. Default: everything in the log.
-        anchor: Folder with pinned keys and checkpoint, as `demo --anchor` writes it. Default: $ROPEWALK_ANCHOR.
+        anchor: Folder with pinned keys and checkpoint, as `ropewalk provenance anchor` writes it.
+            Default: $ROPEWALK_ANCHOR.
         keys: Pinned public keys, from `ropewalk keys export`.
         checkpoint: Outside checkpoint, from `ropewalk provenance checkpoint`.
         json: Print JSON.
     """
-    from ropewalk.app.custody import anchors_in
-    from ropewalk.core.errors import CallerError
+    from ropewalk.app.custody import anchors_from
     from ropewalk.provenance.verify import Anchors
 
     folder = anchor or (Path(os.environ["ROPEWALK_ANCHOR"]) if os.environ.get("ROPEWALK_ANCHOR") else None)
-    kept = anchors_in(folder) if folder else Anchors()
-    if folder and kept == Anchors():
-        raise CallerError(
-            f"{folder} holds neither pinned keys nor a checkpoint.", next_step="write them with --anchor."
-        )
+    kept = anchors_from(folder) if folder else Anchors()
     kept = Anchors(keys or kept.trust_root, checkpoint or kept.checkpoint)
     if run and Path(run).is_file():
         return _verify_receipt(Path(run), kept.trust_root, json=json)

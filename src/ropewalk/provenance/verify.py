@@ -147,7 +147,7 @@ def verify_run(
     if beyond and work.anchored_size:
         work.unanchored.append(
             f"the outside checkpoint vouches for the first {work.anchored_size} entries; {len(beyond)} of the "
-            "statements are newer (export a new checkpoint)"
+            "statements are newer (`ropewalk provenance anchor DIR` writes a new one)"
         )
     return work.verification()
 
@@ -156,7 +156,7 @@ def _verifier(anchors: Anchors, own: TrustRoot | None, folder: Path, work: _Work
     if anchors.trust_root is None:
         if own is None:
             raise CallerError("There are no keys to verify with.", next_step="pin a trust root, or create keys.")
-        work.unanchored.append("no keys are pinned: the host's own were believed (`ropewalk keys export`)")
+        work.unanchored.append("no keys are pinned: the host's own were believed (`ropewalk provenance anchor DIR`)")
         return Verifier(own)
     pinned = load_trust_root(anchors.trust_root)
     if is_beside(anchors.trust_root, folder):
@@ -219,7 +219,7 @@ def _check_tiles(files: LogFiles, leaves: list[bytes], work: _Work) -> None:
 
 def _check_outside(leaves: list[bytes], verifier: Verifier, anchors: Anchors, work: _Work, folder: Path) -> None:
     if anchors.checkpoint is None:
-        work.unanchored.append("no outside checkpoint was given: a rollback could not be seen")
+        work.unanchored.append("no outside checkpoint was given, so a rollback could not be seen (verify --anchor DIR)")
         return
     try:
         outside = verify_checkpoint(read_checkpoint(anchors.checkpoint), verifier)[0]
