@@ -10,7 +10,7 @@ from ropewalk.rollout import events
 from ropewalk.rollout.findings import Finding
 from ropewalk.rollout.summary import Interval, RunSummary
 
-STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
+STYLES = {"serious": "bold red", "warning": "yellow", "note": "dim"}
 
 
 class RunWatch:
@@ -41,7 +41,8 @@ class RunWatch:
             case events.EpisodeStepped():
                 self._board.note(f"{self._label(event.episode)} step {event.step}: {event.note}")
             case events.EpisodeRetried():
-                self._board.note(f"{self._label(event.episode)} lost on our side ({event.cause}), begins anew")
+                whose = "the endpoint failed" if event.cause.startswith("endpoint_") else "lost on our side"
+                self._board.note(f"{self._label(event.episode)} {whose} ({event.cause}), begins anew")
             case events.RewardSealed():
                 self._reward(event)
             case events.GroupClosed() if not event.complete:

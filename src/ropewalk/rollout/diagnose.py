@@ -8,22 +8,26 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from ropewalk.core.outcomes import Termination
 from ropewalk.rollout.findings import SUBJECTS_MAX, Finding, FindingKind, Severity
 from ropewalk.rollout.loaded import CONTROLS, LoadedEpisode, LoadedRun
+from ropewalk.rollout.plan import SETTLED_ENDPOINT
 from ropewalk.rollout.summarise import PASS, summary_of
 
 TRUNCATED_SHARE = 0.25
 NEVER_CHANGED_SHARE = 0.25
 CAUSE_SHARE = 0.5
 STAGE_SHARE = 0.6
+STAGE_S_MIN = 30.0
+"""Less is not worth a word, whatever its share."""
 FAILURE_FACTOR = 3.0
 """A policy whose attempts fail this many times as often as all others' may be making them fail."""
 TRIALS_MIN = 4
 """Below, a task's pass rate says too little to call it easy or hard."""
 
 _ADVICE = {
-    "value_mismatch": "read one with `ropewalk episode diff`: the files run, and give other values than the fix.",
-    "incomplete_record": "the held-out tests did not run to their end: see `ropewalk episode show` for crashes.",
-    "candidate_timeout": "the handed-in code is too slow or hangs: see `ropewalk episode diff`.",
-    "candidate_out_of_memory": "the handed-in code eats its memory: see `ropewalk episode diff`.",
+    "value_mismatch": "read `ropewalk episode diff EPISODE`: the files run, and give other values than the fix.",
+    "no_change": "nothing was handed in that differs from the source: see `ropewalk episode show EPISODE`.",
+    "incomplete_record": "the held-out tests did not run to their end: see crashes in `ropewalk episode show EPISODE`.",
+    "candidate_timeout": "the handed-in code is too slow or hangs: see `ropewalk episode diff EPISODE`.",
+    "candidate_out_of_memory": "the handed-in code eats its memory: see `ropewalk episode diff EPISODE`.",
     "bundle_refused": "files were handed in that may not be: tell the policy which files are editable.",
     "no_bundle": "episodes ended without a sandbox to take files from: look at their terminations.",
 }
@@ -69,14 +73,14 @@ def _controls(loaded: LoadedRun) -> Iterator[Finding]:
     oracle = [r for r in loaded.episodes if r.row.policy == "oracle" and _value(r) is not None and not _passed(r)]
     if oracle:
         yield _finding(
-            FindingKind.ORACLE_FAILS, Severity.ERROR, _tasks_of(oracle),
+            FindingKind.ORACLE_FAILS, Severity.SERIOUS, _tasks_of(oracle),
             f"The right answer is not paid on {len(set(_tasks_of(oracle)))} tasks: no policy can learn from them.",
             "drop them from the plan, and build them anew: task or grader is broken.",
         )  # fmt: skip
     noop = [r for r in loaded.episodes if r.row.policy == "noop" and _passed(r)]
     if noop:
         yield _finding(
-            FindingKind.NOOP_PAID, Severity.ERROR, _tasks_of(noop),
+            FindingKind.NOOP_PAID, Severity.SERIOUS, _tasks_of(noop),
             f"Doing nothing is paid on {len(set(_tasks_of(noop)))} tasks.",
             "drop them from the plan: their held-out tests pass without the fix.",
         )  # fmt: skip
@@ -91,18 +95,17 @@ def _no_advantage(loaded: LoadedRun) -> Iterator[Finding]:
     if not flat:
         return
     zero = [id for id in flat if scored[id][0] < PASS]
-    every = len(flat) == len(judged)
     title = (
-        f"{'All' if every else len(flat)} of {len(judged)} groups have equal rewards throughout, so a group-relative "
-        f"trainer gets no gradient from them: {len(zero)} all unpaid, {len(flat) - len(zero)} all paid."
+        f"{len(flat)} of {len(judged)} groups had equal rewards throughout, which gives a group-relative trainer no "
+        f"gradient: {len(zero)} all unpaid, {len(flat) - len(zero)} all paid."
     )
-    if len(zero) * 2 >= len(flat):
-        step = "give the policy more: raise run.steps or run.group, or choose easier tasks."
-    else:
-        step = "choose harder tasks: `ropewalk catalogue` names the saturated ones."
-    severity = Severity.ERROR if every else Severity.WARNING
+    steps = []
+    if zero:
+        steps.append("where all are unpaid, raise run.steps or run.group, or choose easier tasks")
+    if len(zero) < len(flat):
+        steps.append("where all are paid, choose harder tasks: `ropewalk catalogue ls` names the saturated ones")
     yield _finding(
-        FindingKind.NO_ADVANTAGE, severity, flat, title, step,
+        FindingKind.NO_ADVANTAGE, Severity.WARNING, flat, title, f"{'; '.join(steps)}.",
         numbers={"groups": len(judged), "flat": len(flat), "all_unpaid": len(zero)},
     )  # fmt: skip
 
@@ -115,7 +118,7 @@ def _unscored(loaded: LoadedRun) -> Iterator[Finding]:
         yield _finding(
             FindingKind.UNSCORED, Severity.WARNING, [r.row.id for r in unscored],
             f"{len(unscored)} of {len(loaded.episodes)} rewards are None (not 0): {_listed(causes)}.",
-            _INFRASTRUCTURE.get(cause, "see `ropewalk episode show`."),
+            _INFRASTRUCTURE.get(cause, f"see `ropewalk episode show {unscored[0].row.id}`."),
             numbers={"unscored": len(unscored), cause: count},
         )  # fmt: skip
 
@@ -126,18 +129,21 @@ def _failures(loaded: LoadedRun) -> Iterator[Finding]:
     policy_of = {r.row.id: r.row.policy for r in loaded.episodes}
     causes = Counter(failure.cause for failure in loaded.failures)
     attempts = len(loaded.episodes) + len(loaded.failures)
+    whose = "The endpoint" if all(map(_of_endpoint, causes)) else "Our side"
     yield _finding(
         FindingKind.INFRASTRUCTURE, Severity.NOTE, [failure.episode for failure in loaded.failures],
-        f"Our side failed {len(loaded.failures)} of {attempts} attempts: {_listed(causes)}.",
+        f"{whose} failed {len(loaded.failures)} of {attempts} attempts: {_listed(causes)}.",
         _INFRASTRUCTURE.get(causes.most_common(1)[0][0], "see the log."),
         numbers={"failures": len(loaded.failures), "attempts": attempts},
     )  # fmt: skip
-    per_policy = Counter(policy_of.get(failure.episode, "") for failure in loaded.failures)
+    # No policy makes an endpoint fail by what it does to a sandbox.
+    inside = [failure for failure in loaded.failures if not _of_endpoint(failure.cause)]
+    per_policy = Counter(policy_of.get(failure.episode, "") for failure in inside)
     for policy, count in per_policy.items():
         mine = [r for r in loaded.episodes if r.row.policy == policy]
         others = len(loaded.episodes) - len(mine)
         rate = count / (len(mine) + count)
-        rest = (len(loaded.failures) - count) / max(others, 1)
+        rest = (len(inside) - count) / max(others, 1)
         if count >= TRIALS_MIN and others and rate > max(FAILURE_FACTOR * rest, 0.1):
             yield _finding(
                 FindingKind.INFRASTRUCTURE, Severity.WARNING, [r.row.id for r in mine],
@@ -157,10 +163,16 @@ def _refused(loaded: LoadedRun) -> Iterator[Finding]:
         yield _finding(
             FindingKind.GROUP_REFUSED, Severity.WARNING, [group.id for group in refused],
             f"{len(refused)} of {len(loaded.groups)} groups are refused: {_listed(causes)}.",
-            f"mend the cause, then `ropewalk run --resume {loaded.row.run}` plays what was not played yet."
-            if resumable
+            _after_mending(loaded, causes) if resumable
             else "mend the cause, then start a new run: everything in this one is decided.",
         )  # fmt: skip
+
+
+def _after_mending(loaded: LoadedRun, causes: Iterable[str]) -> str:
+    step = f"mend the cause, then `ropewalk run --resume {loaded.row.run}` plays what was not played yet."
+    if any(map(_of_endpoint, causes)):
+        step += f" {SETTLED_ENDPOINT}"
+    return step
 
 
 def _causes(loaded: LoadedRun) -> Iterator[Finding]:
@@ -168,10 +180,14 @@ def _causes(loaded: LoadedRun) -> Iterator[Finding]:
     causes = Counter(r.reward.cause for r in zeros if r.reward)
     for cause, count in causes.most_common(1):
         if len(zeros) >= TRIALS_MIN and count >= CAUSE_SHARE * len(zeros):
+            meant = [r for r in zeros if r.reward and r.reward.cause == cause]
+            changed = [r for r in meant if _changed(r)]
+            hint = "no_change" if cause == "value_mismatch" and not changed else cause
+            advice = _ADVICE.get(hint, "see `ropewalk episode show EPISODE`.")
             yield _finding(
-                FindingKind.CAUSE, Severity.NOTE, [r.row.id for r in zeros if r.reward and r.reward.cause == cause],
-                f"{count} of {len(zeros)} unpaid rewards have the cause {cause}.",
-                _ADVICE.get(cause, "see `ropewalk episode show`."),
+                FindingKind.CAUSE, Severity.NOTE, [r.row.id for r in meant],
+                f"{count} of {len(zeros)} unpaid rewards have the cause {cause}{_apart(loaded)}.",
+                advice.replace("EPISODE", (changed or meant)[0].row.id),
                 numbers=dict(causes),
             )  # fmt: skip
 
@@ -189,12 +205,12 @@ def _overfitted(loaded: LoadedRun) -> Iterator[Finding]:
 
 def _never_changed(loaded: LoadedRun) -> Iterator[Finding]:
     played = [r for r in loaded.players if r.record and not r.record.termination.ours]
-    idle = [r for r in played if r.record and not any(step.files_changed for step in r.record.steps)]
+    idle = [r for r in played if not _changed(r)]
     if played and len(idle) >= max(NEVER_CHANGED_SHARE * len(played), 1):
         yield _finding(
             FindingKind.NEVER_CHANGED, Severity.WARNING, [r.row.id for r in idle],
-            f"{len(idle)} of {len(played)} episodes never changed a file that may be handed in.",
-            "look at one with `ropewalk episode show`: too few steps, wrong paths, or no better edit found.",
+            f"{len(idle)} of {len(played)} episodes never changed a file that may be handed in{_apart(loaded)}.",
+            f"see `ropewalk episode show {idle[0].row.id}`: too few steps, wrong paths, or no better edit found.",
         )  # fmt: skip
 
 
@@ -206,7 +222,7 @@ def _truncated(loaded: LoadedRun) -> Iterator[Finding]:
         yield _finding(
             FindingKind.TRUNCATED, Severity.WARNING, [record.id for record in cut],
             f"{len(cut)} of {len(played)} episodes were ended from outside: {timeouts} by time, {len(cut) - timeouts} "
-            "by steps, forks or tokens.",
+            f"by steps, forks or tokens{_apart(loaded)}.",
             "raise run.episode_timeout_s." if timeouts * 2 > len(cut) else "raise run.steps or the policy's budget.",
         )  # fmt: skip
 
@@ -239,7 +255,7 @@ def _slow_stage(loaded: LoadedRun) -> Iterator[Finding]:
     if total <= 0:
         return
     stage = max(time_s, key=lambda name: time_s[name])
-    if time_s[stage] > STAGE_SHARE * total:
+    if time_s[stage] > STAGE_SHARE * total and time_s[stage] >= STAGE_S_MIN:
         yield Finding(
             kind=FindingKind.SLOW_STAGE,
             severity=Severity.NOTE,
@@ -266,6 +282,20 @@ def _value(result: LoadedEpisode) -> float | None:
 def _passed(result: LoadedEpisode) -> bool:
     value = _value(result)
     return value is not None and value >= PASS
+
+
+def _changed(result: LoadedEpisode) -> bool:
+    return result.record is not None and any(step.files_changed for step in result.record.steps)
+
+
+def _of_endpoint(cause: str) -> bool:
+    return cause.startswith("endpoint_")
+
+
+def _apart(loaded: LoadedRun) -> str:
+    """Why such a count is less than the run's episodes."""
+    left_out = [name for name in CONTROLS if any(r.row.policy == name for r in loaded.episodes)]
+    return f" ({' and '.join(left_out)} left out)" if left_out else ""
 
 
 def _tasks_of(results: Iterable[LoadedEpisode]) -> list[str]:

@@ -38,7 +38,8 @@ class FindingKind(StrEnum):
 class Severity(StrEnum):
     """How much it matters."""
 
-    ERROR = "error"
+    SERIOUS = "serious"
+    """A task or grader is broken: its rewards teach the wrong thing."""
     WARNING = "warning"
     NOTE = "note"
 

@@ -20,6 +20,11 @@ PositiveInt = Annotated[int, Meta(ge=1, le=1_000_000)]
 Count = Annotated[int, Meta(ge=0, le=1_000_000)]
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 Amount = Annotated[float, Meta(ge=0, le=1e9)]
+SETTLED_ENDPOINT = (
+    "A resumed run keeps its plan: if base_url, model or key themselves were wrong, start a new run with --task ID "
+    "(`ropewalk task ls`), --base-url, --model and --key."
+)
+"""What to say wherever an endpoint's failure is followed by the advice to resume."""
 SecretReference = Annotated[str, Meta(pattern=r"^(env:[A-Za-z_][A-Za-z0-9_]*|file:.+)?$")]
 
 
@@ -161,7 +166,7 @@ class Plan(Record):
         if PolicyName.OPENAI in run.policies and self.policy.openai is None:
             raise CallerError(
                 "The plan uses the policy 'openai' without saying which endpoint and model.",
-                next_step="add a [policy.openai] table with base_url and model.",
+                next_step="give --base-url and --model, or add a [policy.openai] table with base_url and model.",
             )
         return self
 

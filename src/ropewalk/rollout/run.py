@@ -29,7 +29,7 @@ from ropewalk.rollout.episodes.play import Attempt, Played, Trouble
 from ropewalk.rollout.episodes.shelf import Shelf, ready, scratch
 from ropewalk.rollout.journal import RunJournal
 from ropewalk.rollout.judging import RETRY_PAUSE_S, Judging
-from ropewalk.rollout.plan import Plan
+from ropewalk.rollout.plan import SETTLED_ENDPOINT, Plan
 from ropewalk.rollout.policies.contract import Policy, PolicyFailedError, SupportsSpending
 from ropewalk.rollout.ports import RunWorld
 from ropewalk.rollout.rows import EpisodeRow, EpisodeState, FailureRow, RunRow, TaskRow
@@ -274,9 +274,11 @@ class RunLoop:
             try:
                 played = await one.play()
             except PolicyFailedError as error:
+                next_step = f"{error.next_step} Then go on: ropewalk run --resume {self._run}".strip()
+                if error.cause.startswith("endpoint_"):
+                    next_step += f". {SETTLED_ENDPOINT}"
                 raise UnavailableError(
-                    f"The run is stopped before more of it goes unscored: {error.message}",
-                    next_step=f"{error.next_step} Then go on: ropewalk run --resume {self._run}".strip(),
+                    f"The run is stopped before more of it goes unscored: {error.message}", next_step=next_step
                 ) from error
             finally:
                 with anyio.CancelScope(shield=True):

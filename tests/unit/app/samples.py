@@ -119,7 +119,7 @@ def report(*, hostile: bool = False) -> ReportInput:
                 next_step="drop noop and oracle from the plan, or raise run.group.",
             ),
             Finding(
-                kind=FindingKind.GROUP_REFUSED, severity=Severity.ERROR, title="One group is refused.", next_step=""
+                kind=FindingKind.GROUP_REFUSED, severity=Severity.SERIOUS, title="One group is refused.", next_step=""
             ),
         ),
         chains={line.reward: chain for line in made.episodes if line.reward},

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any, ClassVar
 
+import msgspec
 import pytest
 
 from ropewalk.core.outcomes import Termination
@@ -111,8 +112,12 @@ async def test_a_flat_reward_is_explained(tmp_path: Path) -> None:
     durable, _, run = await played(tmp_path, "none")
     findings = findings_of(durable.loaded(run))
     found = kinds(findings)
-    assert found[FindingKind.NO_ADVANTAGE] is Severity.ERROR and findings[0].kind is FindingKind.NO_ADVANTAGE
-    assert "All of 2 groups" in findings[0].title and findings[0].next_step
+    assert found[FindingKind.NO_ADVANTAGE] is Severity.WARNING and findings[0].kind is FindingKind.NO_ADVANTAGE
+    assert "error" not in {str(severity) for severity in Severity}, "a finding is no error of the command"
+    assert "run.steps" in findings[0].next_step and "harder" not in findings[0].next_step
+    cause = next(each for each in findings if each.kind is FindingKind.CAUSE)
+    assert "(noop and oracle left out)" in cause.title and f"episode diff {cause.subjects[0]}" in cause.next_step
+    assert "2 of 2 groups" in findings[0].title and findings[0].next_step
     assert {FindingKind.CAUSE, FindingKind.TOO_HARD, FindingKind.OVERFITTED} <= set(found)
 
 
@@ -120,7 +125,7 @@ async def test_all_paid_is_flat_too(tmp_path: Path) -> None:
     durable, _, run = await played(tmp_path, "all")
     findings = findings_of(durable.loaded(run))
     assert {FindingKind.NO_ADVANTAGE, FindingKind.TOO_EASY} <= set(kinds(findings))
-    assert "harder" in findings[0].next_step
+    assert "harder" in findings[0].next_step and "run.steps" not in findings[0].next_step
 
 
 async def test_an_unreachable_endpoint_is_no_zero(tmp_path: Path) -> None:
@@ -134,14 +139,30 @@ async def test_an_unreachable_endpoint_is_no_zero(tmp_path: Path) -> None:
     assert all(line["reward"] is None and not line["mask"]["loss"] and line["mask"]["unscored"] for line in lost)
     assert {line["cause"] for line in lost} == {"endpoint_unreachable"}
     refused = next(each for each in findings if each.kind is FindingKind.GROUP_REFUSED)
+    (whose,) = (each for each in findings if each.kind is FindingKind.INFRASTRUCTURE)
+    assert whose.title.startswith("The endpoint failed")
     assert "new run" in refused.next_step and "--resume" not in refused.next_step, "a resume would find nothing to do"
     assert all(failure.attempt == 1 for failure in journal.failures(run)), "it cannot be mended by trying again"
 
 
 async def test_idle_and_truncated_episodes(tmp_path: Path) -> None:
     durable, _, run = await played(tmp_path, "idle")
-    found = kinds(findings_of(durable.loaded(run)))
-    assert {FindingKind.NEVER_CHANGED, FindingKind.TRUNCATED} <= set(found)
+    findings = findings_of(durable.loaded(run))
+    assert {FindingKind.NEVER_CHANGED, FindingKind.TRUNCATED} <= set(kinds(findings))
+    cause = next(each for each in findings if each.kind is FindingKind.CAUSE)
+    assert f"episode show {cause.subjects[0]}" in cause.next_step, "there is nothing to diff"
+    assert FindingKind.SLOW_STAGE not in kinds(findings), "it took no time"
+
+
+async def test_a_run_that_can_go_on_says_that_its_endpoint_stays(tmp_path: Path) -> None:
+    durable, _, run = await played(tmp_path, "unreachable", tasks=1, group=2)
+    loaded = durable.loaded(run)
+    unplayed = tuple(
+        msgspec.structs.replace(each, reward=None) if each.row.policy == "openai" else each for each in loaded.episodes
+    )
+    findings = findings_of(msgspec.structs.replace(loaded, episodes=unplayed))
+    refused = next(each for each in findings if each.kind is FindingKind.GROUP_REFUSED)
+    assert f"--resume {run}" in refused.next_step and "--task" in refused.next_step
 
 
 def blobs_of(durable: Durable) -> Any:

@@ -72,7 +72,7 @@ def pass_rates(summary: RunSummary) -> Markup:
 
 def findings(found: Iterable[Finding]) -> Markup:
     """What diagnosis says, worst first."""
-    tone = {"error": "bad", "warning": "warn", "note": "dim"}
+    tone = {"serious": "bad", "warning": "warn", "note": "dim"}
     order = list(tone)
     items = [
         tag(
@@ -136,7 +136,8 @@ def cost(lines: Sequence[CostLine], bars: Mapping[str, float]) -> Markup:
         for line in lines
     ]
     lead = (
-        "From the price file: every price, power and utilisation figure can be replaced. The anchors are list prices."
+        "What the run would cost on the server that the price file describes; every price, power and utilisation "
+        "figure in it can be replaced. Beside it: list prices of others, and a goal."
     )
     return _section("Cost", lead, chart, tag("div", tag("table", *rows), class_="scroll"))
 
