@@ -13,6 +13,8 @@ from ropewalk.rollout.plan import PricePlan
 from ropewalk.rollout.summary import RunSummary
 
 OURS = "Ropewalk, own host"
+GOAL = "goal"
+"""The anchor that is nobody's list price."""
 
 
 def cost_of_run(summary: RunSummary, price: PricePlan, *, file: Path | None = None, over: Iterable[str] = ()) -> Cost:
@@ -44,7 +46,7 @@ def cost_of_run(summary: RunSummary, price: PricePlan, *, file: Path | None = No
 
 
 def cost_lines(cost: Cost) -> tuple[CostLine, ...]:
-    """The result first, then how it follows, then what others ask."""
+    """The result first, then how it follows, then what stands beside it."""
     made = [
         CostLine(label="per sandbox-hour", value=usd(cost.usd_sandbox_h), derivation="host / density / utilisation")
     ]
@@ -52,13 +54,14 @@ def cost_lines(cost: Cost) -> tuple[CostLine, ...]:
         derivation = f"{cost.sandbox_h:.4f} sandbox-hours of episodes, forks and gradings, shared by the rollouts"
         made.append(CostLine(label="per rollout", value=usd(cost.usd_rollout), derivation=derivation))
     made += [
-        CostLine(label=line.name, value=f"{line.value:.4g} {line.unit}", derivation=line.formula) for line in cost.lines
+        CostLine(label=line.name, value=f"{_figure(line.value)} {line.unit}", derivation=line.formula)
+        for line in cost.lines
     ]
     made += [
         CostLine(
-            label=f"beside {anchor.name}",
+            label=f"beside {_named(anchor.name)}",
             value=f"{usd(anchor.usd_sandbox_h)} USD/h",
-            derivation=f"ours is {anchor.ratio:.2g} of it; at their price {anchor.break_even_sandboxes:.0f} sandboxes "
+            derivation=f"ours is {anchor.ratio:.2g} of it; at that price {anchor.break_even_sandboxes:.0f} sandboxes "
             f"sold at all times pay for a host. {anchor.source}",
         )
         for anchor in cost.anchors
@@ -70,8 +73,19 @@ def cost_bars(cost: Cost) -> dict[str, float]:
     """US dollars per sandbox-hour: ours, and each anchor."""
     return {
         OURS: cost.usd_sandbox_h,
-        **{f"{anchor.name} {usd(anchor.usd_sandbox_h)}": anchor.usd_sandbox_h for anchor in cost.anchors},
+        **{f"{_named(anchor.name)}, {usd(anchor.usd_sandbox_h)}": anchor.usd_sandbox_h for anchor in cost.anchors},
     }
+
+
+def _named(anchor: str) -> str:
+    return "the goal" if anchor == GOAL else f"{anchor}'s list price"
+
+
+def _figure(value: float) -> str:
+    """Four digits or all before the point, without powers of ten."""
+    if value >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.4g}" if value >= 0.001 or value == 0 else f"{value:.8f}"
 
 
 def usd(value: float) -> str:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ropewalk.app.custody import Custody
     from ropewalk.app.ropewalk import Ropewalk
     from ropewalk.interface.task import Task
+    from ropewalk.orchestration.cost import Cost
     from ropewalk.provenance.verify import Anchors
     from ropewalk.rollout.loaded import LoadedRun
     from ropewalk.rollout.plan import Plan
@@ -90,6 +91,7 @@ def finish(
     from ropewalk.app.costs import cost_of_run, usd
     from ropewalk.app.reporting import write_report
     from ropewalk.rollout.diagnose import findings_of
+    from ropewalk.rollout.findings import FindingKind
     from ropewalk.rollout.summarise import summary_of
 
     summary = summary_of(loaded)
@@ -107,25 +109,33 @@ def finish(
     say(f"Run      {summary.run}  ({summary.state})", style="bold")
     say(f"Report   {path}")
     cost = cost_of_run(summary, loaded.plan.price)
-    anchors_said = " and ".join(usd(anchor.usd_sandbox_h) for anchor in cost.anchors)
     rollout = f", {usd(cost.usd_rollout)} per rollout" if cost.usd_rollout is not None else ""
-    say(f"Cost     {usd(cost.usd_sandbox_h)} per sandbox-hour{rollout}; others ask {anchors_said} (`ropewalk cost`)")
-    next_commands(summary)
+    say(f"Cost     {usd(cost.usd_sandbox_h)} per sandbox-hour{rollout}{_beside(cost)} (`ropewalk cost`)")
+    next_commands(summary, flat=any(finding.kind is FindingKind.NO_ADVANTAGE for finding in found))
     return summary, path
 
 
-def next_commands(summary: RunSummary) -> None:
-    """The exact commands to type next, with this run's ids."""
+def _beside(cost: Cost) -> str:
+    """List prices of others and the goal, each said to be what it is."""
+    from ropewalk.app.costs import GOAL, usd
+
+    listed = " and ".join(usd(anchor.usd_sandbox_h) for anchor in cost.anchors if anchor.name != GOAL)
+    goals = [usd(anchor.usd_sandbox_h) for anchor in cost.anchors if anchor.name == GOAL]
+    return (f"; others list {listed}" if listed else "") + (f"; goal {goals[0]}" if goals else "")
+
+
+def next_commands(summary: RunSummary, *, flat: bool = False) -> None:
+    """The exact commands to type next, with this run's ids. `flat`: there are groups whose rewards are all equal."""
     sealed = [line for line in summary.episodes if line.reward]
     paid = next((line for line in sealed if (line.value or 0) > 0), None)
     unpaid = [line for line in sealed if not (line.value or 0) > 0]
     unpaid.sort(key=lambda line: (line.policy.startswith(CONTROLS), not line.steps))
-    shown = paid or (unpaid[0] if unpaid else None)
-    commands = [(f"ropewalk trace {shown.reward}", "back to the raw file and its licence")] if shown else []
-    commands += [
-        (f"ropewalk verify {summary.run}", "every signature, digest and the log"),
-        (f"ropewalk diagnose {summary.run}", "why the reward is as flat as it is"),
-    ]
+    shown = paid or next((line for line in unpaid if line.value is not None), None)
+    why = "why rewards are flat" if flat else "what stands out, and where the time went"
+    commands = [(f"ropewalk diagnose {summary.run}", why)]
+    trace = [(f"ropewalk trace {shown.reward}", "back to the raw file and its licence")] if shown else []
+    commands = [*commands, *trace] if flat or not shown else [*trace, *commands]
+    commands += [(f"ropewalk verify {summary.run}", "every signature, digest and the log")]
     if unpaid:
         commands += [
             (f"ropewalk episode show {unpaid[0].episode}", "what an unpaid episode did"),

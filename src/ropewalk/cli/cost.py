@@ -23,7 +23,8 @@ def cost(
     json: bool = False,
     place: Place = HERE,
 ) -> int:
-    """Shows the cost per sandbox-hour and per rollout on hosts of one's own, line by line, beside list prices.
+    """Shows the cost per sandbox-hour and per rollout on hosts of one's own, line by line, beside list prices
+    and a goal.
 
     Args:
         run: Its id. Default: the newest.

@@ -47,7 +47,7 @@ class Prices(Record):
     memory_overcommit: Price
     memory_overhead_gib: Price
     anchors: dict[str, Price]
-    """What others ask, USD per sandbox-hour."""
+    """List prices of others, USD per sandbox-hour; the one named `goal` is a goal."""
 
 
 def load_prices(file: Path | None = None, *, overrides: Iterable[str] = ()) -> Prices:

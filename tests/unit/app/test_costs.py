@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from ropewalk.app.costs import OURS, cost_bars, cost_lines, cost_of_run, usd
+from ropewalk.cli.conduct import _beside
 from ropewalk.core.errors import CallerError
 from ropewalk.rollout.plan import PricePlan
 from tests.unit.app.samples import summary
@@ -31,6 +33,16 @@ def test_the_command_line_beats_the_file_and_the_file_the_plan(tmp_path: Path) -
     assert filed == pytest.approx(base * 0.7 / 0.5) and given == pytest.approx(base * 2)
     with pytest.raises(CallerError, match="no price"):
         cost_of_run(summary(), PricePlan(), over=["utilization=1"])
+
+
+def test_a_goal_is_no_list_price_and_counts_are_written_out() -> None:
+    used = {**summary().usage, "cpu_s": 0.0, "memory_bytes_mean": 1000.0}
+    cost = cost_of_run(msgspec.structs.replace(summary(), usage=used), PricePlan())
+    lines = {line.label: line for line in cost_lines(cost)}
+    assert "beside the goal" in lines and "beside northflank's list price" in lines
+    assert not any("e+" in line.value or "e-" in line.value for line in lines.values())
+    said = _beside(cost)
+    assert said == "; others list $0.025; goal $0.039"
 
 
 def test_dollars() -> None:

@@ -31,3 +31,20 @@ def test_a_resume_is_offered_where_it_finds_something_to_do(
     next_commands(summary)
     said = "".join(capsys.readouterr())
     assert ("--resume" in said, "start a new run" in said) == (resume, anew)
+
+
+@pytest.mark.parametrize(
+    ("values", "flat", "first", "traces"),
+    [([1.0, 0.0], False, "trace", True), ([0.0], True, "diagnose", True), ([None], False, "diagnose", False)],
+    ids=["healthy", "flat", "unscored"],
+)
+def test_what_to_look_at_first(
+    capsys: pytest.CaptureFixture[str], values: list[float | None], flat: bool, first: str, traces: bool
+) -> None:
+    lines = tuple(line(value=value, reward=f"reward:{place}") for place, value in enumerate(values))
+    summary: Any = SimpleNamespace(run="run:1", state="complete", episodes=lines)
+    next_commands(summary, flat=flat)
+    said = [text.strip() for text in capsys.readouterr().out.splitlines() if text.startswith("  ")]
+    assert said[0].startswith(f"ropewalk {first} ")
+    assert any(text.startswith("ropewalk trace") for text in said) == traces
+    assert any("flat" in text for text in said) == flat
