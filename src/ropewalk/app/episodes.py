@@ -22,6 +22,7 @@ from ropewalk.interface.task import FileSet, Task
 from ropewalk.rollout.episodes import tools
 from ropewalk.rollout.episodes.materials import make_ready
 from ropewalk.rollout.episodes.shelf import Shelf
+from ropewalk.rollout.policies.search.policy import CALL as TRY_EDIT
 from ropewalk.rollout.ports import RunWorld
 from ropewalk.sandbox.sandbox import Sandbox
 from ropewalk.sandbox.sandboxes import Sandboxes
@@ -92,6 +93,14 @@ def diff_lines(custody: Custody, record: EpisodeRecord, task: Task, step: int) -
             lineterm="",
         )
     return lines
+
+
+def dropped_edit(record: EpisodeRecord, step: int) -> bool:
+    """Whether a step is one of a search that came to nothing: an edit, tried in a fork and dropped with it."""
+    if not step:
+        return False
+    taken = record.steps[step - 1]
+    return bool(taken.calls) and all(call.name == TRY_EDIT for call in taken.calls) and not taken.files_changed
 
 
 @asynccontextmanager

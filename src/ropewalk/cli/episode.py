@@ -147,7 +147,8 @@ async def attach(
     """Opens a live shell in the sandbox as it was after a step. It is a copy: nothing you do changes the record.
 
     Run with --keep-failed to have the very state of every step of unpaid episodes; without it, the state is rebuilt
-    from the task and the recorded files.
+    from the task and the recorded files. A search tries each edit in a fork: the state after a step whose edit was
+    dropped is the one before it.
 
     Args:
         episode: Its id.
@@ -173,6 +174,10 @@ def _welcome(record: EpisodeRecord, task: Task, step: int, how: str) -> None:
     import shlex
     import sys
 
+    from ropewalk.app.episodes import dropped_edit
+
+    if dropped_edit(record, step):
+        how = f"{how}; step {step} tried an edit in a fork and dropped it: this is the state before it"
     tests = shlex.join([*task.test_command, *task.visible_tests[:3]])
     print(
         f"{record.id} after step {step} of {len(record.steps)} ({how})\n"

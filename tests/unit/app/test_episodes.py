@@ -14,8 +14,10 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from ropewalk.app.episodes import release_forgotten, state_at
+from ropewalk.app.episodes import dropped_edit, release_forgotten, state_at
 from ropewalk.app.records import task_of
+from ropewalk.cli.episode import _welcome
+from ropewalk.interface.episode import Step, ToolCall
 from ropewalk.rollout.begin import begin_run
 from ropewalk.rollout.plan import Plan, PolicyName, RunPlan
 from tests.unit.rollout.worlds import Durable
@@ -69,6 +71,22 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     monkeypatch.setattr(MemorySandbox, "__aenter__", enter, raising=False)
     monkeypatch.setattr(MemorySandbox, "__aexit__", leave, raising=False)
     return Place(tmp_path)
+
+
+def test_the_state_after_a_dropped_edit_is_called_what_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    tried = (ToolCall(name="try_edit"),)
+    steps = (
+        Step(index=1, calls=tried, files_changed={"a.py": "1" * 64}),
+        Step(index=2, calls=tried),
+        Step(index=3, calls=(ToolCall(name="shell"),)),
+    )
+    record: Any = SimpleNamespace(id="episode:1", steps=steps)
+    assert [dropped_edit(record, step) for step in range(4)] == [False, False, True, False]
+    task: Any = SimpleNamespace(test_command=("pytest",), visible_tests=("a::b",), workdir="/work")
+    _welcome(record, task, 2, "rebuilt")
+    assert "step 2 tried an edit in a fork and dropped it: this is the state before it" in capsys.readouterr().err
+    _welcome(record, task, 1, "rebuilt")
+    assert "dropped" not in capsys.readouterr().err
 
 
 async def test_a_state_is_held_while_it_is_looked_at_and_no_longer(place: Place) -> None:
