@@ -69,8 +69,10 @@ def test_verify_needs_anchors_to_say_ok_and_sees_tampering(state: Path, tmp_path
     anchor.mkdir()
     bare = ropewalk("verify", "--json", state=state)
     assert bare.code == 4 and bare.json["status"] == "unanchored"
-    empty = ropewalk("verify", "--anchor", anchor, state=state)
-    assert empty.code == 2
+    for words in (("verify",), ("report",)):
+        empty = ropewalk(*words, "--anchor", anchor, state=state)
+        assert empty.code == 2 and "ropewalk-trust-root.json" in empty.err and "ropewalk-checkpoint" in empty.err
+        assert f"ropewalk provenance anchor {anchor}" in empty.err
     assert ropewalk("keys", "export", anchor / "ropewalk-trust-root.json", state=state).code == 0
     assert ropewalk("provenance", "checkpoint", anchor / "ropewalk-checkpoint", state=state).code == 0
     good = ropewalk("verify", "--anchor", anchor, "--json", state=state)
@@ -82,6 +84,26 @@ def test_verify_needs_anchors_to_say_ok_and_sees_tampering(state: Path, tmp_path
     blob.write_bytes(data)
     bad = ropewalk("verify", "--anchor", anchor, state=state)
     assert bad.code == 5 and "blob_damaged" in bad.out
+
+
+def test_one_command_writes_what_verify_reads(state: Path, tmp_path: Path) -> None:
+    anchor, other = tmp_path / "usb" / "anchor", tmp_path / "other"
+    assert "Nothing was ever recorded" in ropewalk("provenance", "anchor", anchor, state=state).err
+    assert not anchor.exists()
+    ingest(state, tmp_path)
+    written = ropewalk("provenance", "anchor", anchor, state=state)
+    assert written.code == 0 and f"ropewalk verify --anchor {anchor}" in written.out
+    assert ropewalk("verify", "--anchor", anchor, state=state).code == 0
+    more = sample_packages.archive(tmp_path / "packages", "1.1.0")
+    assert ropewalk("lake", "ingest", more, state=state).code == 0
+    assert ropewalk("verify", "--anchor", anchor, state=state).code == 4, "the log has grown since"
+    assert ropewalk("provenance", "anchor", anchor, "--json", state=state).json["checkpoint"]
+    assert ropewalk("verify", "--anchor", anchor, state=state).code == 0
+    before = {path: path.read_bytes() for path in anchor.iterdir()}
+    assert ropewalk("lake", "ingest", more, state=other).code == 0
+    assert ropewalk("provenance", "anchor", anchor, state=other).code == 5, "it vouches for another log"
+    assert {path: path.read_bytes() for path in anchor.iterdir()} == before
+    assert ropewalk("provenance", "anchor", state / "anchor", state=state).code == 2
 
 
 def test_an_index_that_says_something_else_is_made_anew(state: Path, tmp_path: Path) -> None:
@@ -174,7 +196,12 @@ def test_no_network_is_unavailable_and_says_what_else_works(state: Path) -> None
         (("run", "--task", "task:0000", "--set", "run.grup=3"), 2, "did you mean 'group'"),
         (("run", "--task", "task:0000", "--set", "nonsense"), 2, "is no setting"),
         (("run", "--resume", "run:01JDY0000000000000000000AA"), 2, "run ls"),
-        (("run", "--task", "task:0000", "--policies", "openai"), 2, "which endpoint and model"),
+        (("run", "--task", "task:0000", "--policies", "openai"), 2, "give --base-url and --model"),
+        (("run", "--task", "task:0000", "--policies", "noop,oracel"), 2, "did you mean 'oracle'?"),
+        (("run", "--task", "task:0000", "--policies", "xyz"), 2, "There are: noop, oracle, search, openai."),
+        (("run", "--task", "task:0000", "--set", "run.policies=noop"), 2, 'write policies = ["noop"].'),
+        (("trace", "run:01JDY0000000000000000000AA"), 2, "reward ls run:01JDY0000000000000000000AA"),
+        (("sandbox", "exec", "nope", "true"), 2, "ropewalk sandbox ls"),
         (("lake", "ingest"), 2, "No source"),
         (("lake", "ingest", "/nonexistent"), 2, "is no source"),
         (("episode", "show", "episode:01JDY0000000000000000000AA"), 2, "There is no"),

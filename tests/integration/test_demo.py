@@ -181,6 +181,12 @@ def test_a_package_of_ones_own_gives_mutants(alone: DemoState, tmp_path: Path) -
     assert (tmp_path / "report.html").exists()
 
 
+def test_a_licence_can_be_given_for_what_states_none(demo: DemoState, tmp_path: Path) -> None:
+    source = sample_packages.archive(tmp_path, "1.0.0")
+    done = demo("demo", "--source", source, "--licence", "none that is known")
+    assert done.code == 2 and "is not an SPDX licence expression" in done.err
+
+
 def test_sandboxes_by_hand(alone: DemoState, tmp_path: Path) -> None:
     made = alone("sandbox", "create", "--memory-mib", "128", "--json").json["id"]
     (tmp_path / "a.py").write_text("print(6 * 7)\n")
@@ -198,5 +204,6 @@ def test_sandboxes_by_hand(alone: DemoState, tmp_path: Path) -> None:
     assert {made, *forks} <= set(listed)
     assert alone("sandbox", "kill", made, *forks).code == 0
     assert not {made, *forks} & {row["id"] for row in alone("sandbox", "ls", "--json").json}
-    assert alone("sandbox", "exec", made, "true").code == 7
+    gone = alone("sandbox", "exec", made, "true")
+    assert gone.code == 7 and "ropewalk sandbox ls" in gone.err
     assert alone("sandbox", "cp", "a", "b").code == 2

@@ -34,6 +34,7 @@ SOURCES = ("catalogue:demo",)
 async def demo(
     *,
     source: Annotated[list[str] | None, Parameter(name="--source")] = None,
+    licence: str | None = None,
     build: int = 12,
     tasks: int = 6,
     group: int = 4,
@@ -51,6 +52,7 @@ async def demo(
 
     Args:
         source: pypi:NAME==VERSION, pypi:NAME, a directory or an archive; may be repeated.
+        licence: SPDX expression, where a source states none.
         build: Tasks to build, mutants a quarter at most.
         tasks: Of these, how many to run.
         group: Episodes per task and policy, forked from one snapshot.
@@ -68,6 +70,7 @@ async def demo(
     plan = plan_from_settings(
         {
             "source.uris": source or SOURCES,
+            "source.licence": licence,
             "tasks.count": build,
             "run.tasks": tasks,
             "run.group": group,
@@ -93,7 +96,7 @@ async def demo(
         say()
         print_verification(verification)
         if anchor is None:
-            say("  give --anchor DIR, a folder on another machine or disk, to have the log vouched for")
+            say("  `ropewalk provenance anchor DIR`, with DIR on another machine or disk, makes the log vouched for")
         say()
         say(f"{time.monotonic() - started_s:.0f} s in all.")
     if verification.findings:

@@ -8,10 +8,21 @@ from typing import TYPE_CHECKING
 
 from ropewalk.cli.apps import Place
 from ropewalk.core.errors import CallerError
+from ropewalk.core.ids import check_id
 
 if TYPE_CHECKING:
     from ropewalk.app.custody import Custody
     from ropewalk.app.ropewalk import Ropewalk
+
+
+_LISTED_BY = {
+    "run": "ropewalk run ls",
+    "reward": "ropewalk reward ls",
+    "episode": "ropewalk episode ls RUN",
+    "sandbox": "ropewalk sandbox ls",
+    "snapshot": "ropewalk snapshot ls",
+}
+"""Where people find the ids."""
 
 
 @asynccontextmanager
@@ -34,10 +45,13 @@ def named(identifier: str, kind: str) -> str:
     """An id as people type it: with its kind in front or without.
 
     Raises:
-        CallerError: it is empty, or the id of something else.
+        CallerError: it is none, or the id of something else.
     """
     identifier = identifier.strip()
-    before, separator, rest = identifier.partition(":")
-    if not identifier or (separator and (before != kind or not rest)):
-        raise CallerError(f"{identifier!r} is not the id of a {kind}.", next_step=f"give one like {kind}:01JDY….")
-    return identifier if separator else f"{kind}:{identifier}"
+    try:
+        return check_id(identifier if ":" in identifier else f"{kind}:{identifier}", kind)
+    except CallerError:
+        listed = f"; `{_LISTED_BY[kind]}` lists them" if kind in _LISTED_BY else ""
+        raise CallerError(
+            f"{identifier[:80]!r} is not the id of a {kind}.", next_step=f"give one like {kind}:01JDY…{listed}."
+        ) from None

@@ -67,7 +67,7 @@ async def run(
         source: pypi:NAME, pypi:NAME==VERSION, a directory or an archive; may be repeated.
         requirements: Requirements file, whose wheels become an offline layer of every sandbox.
         wheelhouse: Folder of wheels to take them from, instead of the package index.
-        plugin: Pytest plugin to load, by module name; may be repeated.
+        plugin: Pytest plugin to load, by module name (pytest_asyncio.plugin); may be repeated.
         licence: SPDX expression, where a source states none.
         data_class: Of the sources and all that is made of them: public, internal or restricted. Default: those of the
             stored files, public for new ones.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ropewalk.cli.apps import HERE, Place, verb
 from ropewalk.cli.opening import custody
 from ropewalk.cli.output import print_json, say
+from ropewalk.core.errors import CallerError
 
 app = verb("trace", examples=["ropewalk trace reward:01JDY…", "ropewalk trace task:0123… --json"])
 
@@ -24,6 +25,11 @@ def trace(subject: str, *, json: bool = False, place: Place = HERE) -> int:
     """
     from ropewalk.app.chain import chain_lines, sources_of
 
+    if subject.startswith("run:"):
+        raise CallerError(
+            f"{subject[:80]} is a run, and a trace is of one of its rewards.",
+            next_step=f"`ropewalk reward ls {subject[:80]}` lists them.",
+        )
     with custody(place) as kept:
         found = kept.trace(subject if ":" in subject or len(subject) == 64 else f"reward:{subject}")
     if json:

@@ -116,7 +116,10 @@ class LineageIndex:
         with self._database.read() as connection:
             found = connection.execute(query.limit(1)).scalar_one_or_none()
         if found is None:
-            raise CallerError(f"No statement made anything named {name!r}.", next_step="check the id.")
+            raise CallerError(
+                f"No statement made anything named {name!r}.",
+                next_step="`ropewalk reward ls RUN` lists the rewards of a run.",
+            )
         return str(found)
 
     def recorded(self, digests: Sequence[str]) -> dict[str, int]:

@@ -56,7 +56,10 @@ class MemoryLineage:
             for link in self._statements[index].subjects:
                 if link.name == name:
                     return link.sha256
-        raise CallerError(f"No statement made anything named {name!r}.", next_step="check the id.")
+        raise CallerError(
+            f"No statement made anything named {name!r}.",
+            next_step="`ropewalk reward ls RUN` lists the rewards of a run.",
+        )
 
     def ancestors(self, sha256: str) -> tuple[int, ...]:
         """See `Lineage.ancestors`."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
+from enum import Enum
 from pathlib import Path
 from typing import Any, get_args
 
@@ -88,8 +90,45 @@ def _to_plan(plain: dict[str, Any], where: str, lines: Mapping[str, int]) -> Pla
     except msgspec.ValidationError as error:
         message, _, path = str(error).partition(" - at `$.")
         path = path.rstrip("`")
-        line = lines.get(re.sub(r"\[.*", "", path))
-        raise CallerError(f"{where}{f', line {line}' if line else ''}: {path or 'plan'}: {message}.") from error
+        name = re.sub(r"\[.*", "", path)
+        line = lines.get(name)
+        if "matching regex" in message:  # only references to secrets have one
+            message = "this is no reference to a secret"
+        raise CallerError(
+            f"{where}{f', line {line}' if line else ''}: {path or 'plan'}: {message}.",
+            next_step=_hint(name, message, _value_at(plain, name)),
+        ) from error
+
+
+def _hint(name: str, message: str, value: Any) -> str:
+    """How to write what was written wrongly."""
+    if message.endswith("to a secret"):
+        return "give env:NAME or file:PATH, which say where it is; never the secret itself."
+    if message.startswith("Expected `array`") and isinstance(value, str | int | float):
+        return f"write {name.rpartition('.')[2]} = [{json.dumps(value)}]."
+    if message.startswith("Invalid enum value"):
+        known = _choices(name)
+        wrong = message.partition("'")[2].rstrip("'")
+        near = difflib.get_close_matches(wrong, known, 1, 0.5)
+        return f"{f'did you mean {near[0]!r}? ' if near else ''}There are: {', '.join(known)}."
+    return ""
+
+
+def _value_at(plain: Any, name: str) -> Any:
+    for part in name.split("."):
+        plain = plain.get(part) if isinstance(plain, dict) else None
+    return plain
+
+
+def _choices(name: str) -> list[str]:
+    """The values of the enumeration that a setting takes."""
+    record: type[Record] | None = Plan
+    annotation: Any = None
+    for part in name.split("."):
+        annotation = {field.name: field.type for field in msgspec.structs.fields(record)}.get(part) if record else None
+        record = _record_in(annotation)
+    candidates = (annotation, *get_args(annotation))
+    return [str(each) for one in candidates if isinstance(one, type) and issubclass(one, Enum) for each in one]
 
 
 def _unknown(plain: Mapping[str, Any], record: type[Record], path: str) -> Iterator[tuple[str, str, list[str]]]:

@@ -130,8 +130,14 @@ class Probe(Record):
 class SandboxGoneError(UnavailableError):
     """The sandbox is no more. `termination` says why, as far as its driver can tell."""
 
-    def __init__(self, message: str, *, termination: Termination = Termination.INFRASTRUCTURE) -> None:
-        super().__init__(message, next_step="create or fork another one.")
+    def __init__(
+        self,
+        message: str,
+        *,
+        termination: Termination = Termination.INFRASTRUCTURE,
+        next_step: str = "create or fork another one.",
+    ) -> None:
+        super().__init__(message, next_step=next_step)
         self.termination = termination
 
 

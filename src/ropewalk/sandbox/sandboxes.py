@@ -148,7 +148,7 @@ class Sandboxes:
         for record in await self.records():
             if record.id == id:
                 return Sandbox(self.driver, record, self)
-        raise SandboxGoneError(f"There is no running sandbox {id}.")
+        raise SandboxGoneError(f"There is no running sandbox {id}.", next_step="see `ropewalk sandbox ls`.")
 
     async def records(self) -> tuple[SandboxRecord, ...]:
         """All sandboxes that run, oldest first.

@@ -63,7 +63,11 @@ def test_file_and_settings_make_the_same_plan(tmp_path: Path) -> None:
         ("[run]\npolicies = []", "names no policy"),
         ("[run]\npolicies = ['noop', 'noop']", "twice"),
         ("[run]\npolicies = ['openai']", r"add a \[policy.openai\]"),
-        ("[run]\npolicies = ['magic']", "run.policies"),
+        ("[run]\npolicies = ['magic']", r"line 2: run.policies\[0\].*There are: noop, oracle, search, openai"),
+        ("[run]\npolicies = ['serach']", "did you mean 'search'"),
+        ("[tasks]\nkinds = ['mutants']", "did you mean 'mutant'"),
+        ("[run]\npolicies = 'noop'", r'write policies = \["noop"\]'),
+        ("[source]\nuris = './mypackage'", r'write uris = \["./mypackage"\]'),
         ("run = 3", "run: Expected `object`"),
         ("[run", "not TOML"),
         ("[tasks]\nmutant_share_max = 2.0", "mutant_share_max"),
@@ -76,7 +80,7 @@ def test_what_is_wrong_is_said_with_its_line(text: str, message: str) -> None:
 
 
 def test_a_secret_itself_is_refused_and_not_repeated() -> None:
-    with pytest.raises(CallerError, match=r"policy\.openai\.key") as caught:
+    with pytest.raises(CallerError, match=r"(?s)policy\.openai\.key.*env:NAME or file:PATH") as caught:
         parse_plan("[policy.openai]\nbase_url='http://h/v1'\nmodel='m'\nkey='sk-very-secret'")
     assert "very-secret" not in str(caught.value)
 
