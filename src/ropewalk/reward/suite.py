@@ -147,6 +147,7 @@ def probe_files(*, look: bool = False) -> dict[str, bytes]:
     files = {
         "probe.py": (_HERE / "probe.py").read_bytes(),
         "encode.py": (_HERE / "encode.py").read_bytes(),
+        "quick.py": (_HERE / "quick.py").read_bytes(),
         "suite.ini": b"[pytest]\n",
     }
     if look:

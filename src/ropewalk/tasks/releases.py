@@ -20,10 +20,8 @@ from ropewalk.tasks.tree import NoTestsError, SourceTree
 from ropewalk.tasks.units import Changed, Unit, changed_functions, make_units, short_name
 
 _REACH_TESTS_MAX: Final = 200
-_UNITS_FEW: Final = 3
-"""So many are tried one by one; of more, all killers are auditioned first."""
 _REACH_TIMEOUT_S: Final = 120.0
-_SPLIT_FAILS: Final = (Reason.NOT_GRADABLE, Reason.LOW_ENTROPY, Reason.GRADER)
+_SPLIT_FAILS: Final = (Reason.NOT_GRADABLE, Reason.LOW_ENTROPY, Reason.GRADER, Reason.UNSTABLE)
 """What a unit's own tests may be to blame for, when they judge."""
 _KILLERS_SHARE_MAX: Final = 0.5
 _KILLERS_FEW: Final = 30
@@ -82,12 +80,10 @@ class ReleaseBuilder:
         bodies = BodyKeys({path: text for path, text in pair.tests.items() if path.endswith(".py")})
         units = make_units(found.killers, bodies, reached, changed)
         notes = release_notes(pair.after.files, pair.before.version, pair.after.version)
-        several = len(units) > _UNITS_FEW
-        may_judge = await self._audition(plan, pair, found) if several else frozenset(found.killers)
-        tell("units", f"{len(units)} units, {len(may_judge)} of {len(found.killers)} killers may judge")
+        tell("units", f"{len(units)} units of {len(found.killers)} killers")
         return _PairWork(
             plan=plan, pair=pair, found=found, bodies=bodies, reached=reached, changed=changed, notes=notes,
-            may_judge=may_judge, units=units,
+            units=units,
         )  # fmt: skip
 
     async def _build_units(
@@ -109,25 +105,15 @@ class ReleaseBuilder:
                 tell("rejected", f"{outcome.name}: {outcome.reason}")
         return tasks, rejections
 
-    async def _audition(self, plan: PairPlan, pair: Pair, found: Killers) -> frozenset[str]:
-        """Killers that a grader can use at all: one grader is built of all of them, and thrown away."""
-        problem = _problem(plan, pair, found, name="audition", level="", visible=(), held_out=found.killers)
-        build = await self._assembly.build_grader(problem, pair.source_before, held_out=found.killers, visible={})
-        if build.spec is None and build.refused not in ("no_voting_killer", "low_entropy"):
-            return frozenset(found.killers)  # one bad test spoils it for all: each unit is tried by itself
-        return frozenset(build.killers)
-
     async def _build_unit(self, work: _PairWork, unit: Unit) -> TaskRecord | Rejection:
         name = f"{work.plan.name} {unit.name}"
         keys = {killer: work.bodies.key(killer) for killer in unit.killers}
         symbols = [name for name in dict.fromkeys(map(short_name, unit.symbols)) if not name.startswith("_")]
         notes = mentions(work.notes, symbols, words=_words(unit.killers))
         refused = Rejection(name=name, reason=Reason.UNSPECIFIED, detail="held-out tests reach other changes")
-        if not work.may_judge.intersection(unit.killers):
-            refused = Rejection(name=name, reason=Reason.NOT_GRADABLE, detail="no killer hands out a value that votes")
         for seed in (self._seed, self._seed + 1):
             try:
-                split = split_killers(unit.killers, keys, may_judge=work.may_judge, seed=seed)
+                split = split_killers(unit.killers, keys, may_judge=unit.killers, seed=seed)
             except SplitRefused:
                 break
             if not _is_specified(split, unit, work, notes):
@@ -182,7 +168,6 @@ class _PairWork:
     reached: Mapping[str, tuple[str, ...]]
     changed: Changed
     notes: str
-    may_judge: frozenset[str]
     units: tuple[Unit, ...]
 
     def problem(self, unit: Unit, visible: tuple[str, ...], held_out: tuple[str, ...], notes: str) -> Problem:

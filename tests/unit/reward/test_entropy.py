@@ -58,3 +58,13 @@ def test_estimating_has_an_end() -> None:
     guess_bits(many, Visible(runs=runs, numbers=frozenset({1.0})))
     assert guess_bits(many, Visible(runs=runs * 12)) == 0.0
     assert time.process_time() - started_s < 30.0
+
+
+def test_what_is_seen_does_not_depend_on_what_was_looked_at_before() -> None:
+    """Parts of files are remembered: by their text, and by their place where several share a line."""
+    first = "a = 'quo vadis'; b = 739231\n\n\nclass Test:\n    @mark('decorated', 515151)\n    def test(self):\n        x = 11\n"
+    assert guess_bits(telling("quo vadis", 739_231, "decorated", 515_151), seen_in([first])) == 0.0
+    other = first.replace("739231", "111213").replace("11\n", "12\n")
+    assert guess_bits(telling("quo vadis", 111_213, 515_151), seen_in([other])) == 0.0
+    assert guess_bits(telling(739_231), seen_in([other])) > 0.0
+    assert guess_bits(telling(111_213), seen_in([other.replace("\n", "\r")])) == 0.0

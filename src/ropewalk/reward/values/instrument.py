@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from ropewalk.core.errors import CallerError
@@ -57,6 +58,7 @@ _Point = tuple[str, Comparison | Raising]
 _Symbol = tuple[int, str]
 
 
+@lru_cache(maxsize=64)
 def instrument(
     text: str, *, prefix: str = "", excluded: frozenset[str] = frozenset(), only: frozenset[str] | None = None
 ) -> Instrumented:

@@ -8,7 +8,6 @@ is believed: the code under test lives in this very process. See docs/design/for
 
 from __future__ import annotations
 
-import gc
 import importlib
 import json
 import os
@@ -20,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
-# Nothing of what is imported here ever becomes garbage: a tenth of the start's time.
-gc.disable()
 
-import encode  # type: ignore[import-not-found]  # noqa: E402
-import pytest  # noqa: E402
+import encode  # type: ignore[import-not-found]
+import quick  # type: ignore[import-not-found]
+
+pytest: Any = quick.import_pytest()
 
 _MESSAGE_MAX = 300
 _NEEDLESS = (
@@ -190,7 +189,7 @@ class Plugin:
             told = (report.nodeid, _line(report.longrepr)) if self._plan["node_ids"] else ("", "")
             self._stream.say("x", *told)
 
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    @pytest.hookimpl(wrapper=True, tryfirst=True)  # type: ignore[untyped-decorator]
     def pytest_runtest_protocol(self, item: Any) -> Any:
         """One test, from its set-up to the end of its tear-down."""
         key = self._keys[item]
@@ -280,8 +279,6 @@ def main() -> int:
     _limit(int(plan["cpu_s"]) + 1)
     os.chdir(plan["workdir"])
     _set_paths(plan)
-    gc.freeze()
-    gc.enable()
     exit_code = int(pytest.main(_arguments(plan), plugins=[Plugin(plan, stream, emitter, look)]))
     stream.say("z", exit_code, stream.lines)
     return exit_code

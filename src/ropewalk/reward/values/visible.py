@@ -218,8 +218,48 @@ def _joined(texts: Iterable[str]) -> str:
 @lru_cache(maxsize=128)
 def _seen_in(text: str) -> Visible:
     # Many graders are built against the same source.
+    try:
+        tree = parse_module(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return _visible(_tokens_in(text))
+    if "\r" in text:  # lines are not what they seem
+        return _visible(_values_in_tree(tree))
+    lines = text.split("\n")
+    return _union([_seen_in_part(node, lines) for node in _parts_of(tree)])
+
+
+_PARTS: dict[tuple[str, int, int], Visible] = {}
+_PARTS_MAX = 4_096
+
+
+def _seen_in_part(node: ast.AST, lines: list[str]) -> Visible:
+    """Test files of one change differ by a few functions: the rest of them is looked through once."""
+    if not isinstance(node, ast.stmt):
+        return _visible(_values_in_tree(node))
+    first = min([node.lineno, *(decorator.lineno for decorator in getattr(node, "decorator_list", []))])
+    key = ("\n".join(lines[first - 1 : node.end_lineno]), node.col_offset, node.end_col_offset or 0)
+    found = _PARTS.get(key)
+    if found is None:
+        if len(_PARTS) >= _PARTS_MAX:
+            _PARTS.clear()
+        found = _PARTS[key] = _visible(_values_in_tree(node))
+    return found
+
+
+def _parts_of(tree: ast.Module) -> list[ast.AST]:
+    """Statements of a module and of its classes, and what else belongs to the classes."""
+    parts: list[ast.AST] = []
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef):
+            parts += [*node.decorator_list, *node.bases, *(keyword.value for keyword in node.keywords), *node.body]
+        else:
+            parts.append(node)
+    return parts
+
+
+def _visible(values: Iterable[Any]) -> Visible:
     found = _Found()
-    for value in _values_in(text):
+    for value in values:
         found.add(value)
     return found.visible()
 
@@ -227,8 +267,12 @@ def _seen_in(text: str) -> Visible:
 def _values_in(text: str) -> list[Any]:
     try:
         tree = parse_module(text)
-    except (SyntaxError, ValueError, RecursionError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return _tokens_in(text)
+    return _values_in_tree(tree)
+
+
+def _values_in_tree(tree: ast.AST) -> list[Any]:
     found: list[Any] = []
     literals = _literal_nodes(tree)
     pending: list[ast.AST] = [tree]

@@ -11,7 +11,7 @@ its own risk; no verdict depends on it.
 
 from __future__ import annotations
 
-import gc
+import importlib
 import json
 import os
 import sys
@@ -103,13 +103,12 @@ class Watch:
 def main() -> None:
     """Runs what the request names and prints the answer."""
     request = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    sys.path.insert(0, str(Path(__file__).parent))
+    quick = importlib.import_module("quick")
+    del sys.path[0]
     # As `python -m pytest` has it: the working directory, not this script's own folder.
     sys.path[0:1] = [] if sys.flags.isolated else [str(Path.cwd())]
-    gc.disable()  # nothing of what is imported here ever becomes garbage
-    import pytest
-
-    gc.freeze()
-    gc.enable()
+    pytest = quick.import_pytest()
     watch = Watch(request)
     for name in NEEDLESS:
         request["arguments"] += ["-p", f"no:{name}"]

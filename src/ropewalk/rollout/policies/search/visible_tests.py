@@ -16,6 +16,7 @@ from ropewalk.core.errors import CallerError
 from ropewalk.core.outcomes import Termination
 from ropewalk.core.records import Record
 from ropewalk.interface.task import Task
+from ropewalk.reward.values import quick
 from ropewalk.rollout.episodes.context import SearchFork
 from ropewalk.rollout.policies.search.inside import MARK
 
@@ -85,7 +86,7 @@ async def run_tests(
         {
             **(files or {}),
             f"{FOLDER}/request.json": json.dumps(request).encode(),
-            f"{FOLDER}/inside.py": _inside(),
+            **_programs(),
         }
     )
     command = [*interpreter, f"{FOLDER}/inside.py", f"{FOLDER}/request.json"]
@@ -112,8 +113,9 @@ def pytest_command(task: Task) -> tuple[list[str], list[str]]:
 
 
 @functools.cache
-def _inside() -> bytes:
-    return Path(__file__).with_name("inside.py").read_bytes()
+def _programs() -> dict[str, bytes]:
+    files = (Path(__file__).with_name("inside.py"), Path(quick.__file__))
+    return {f"{FOLDER}/{path.name}": path.read_bytes() for path in files}
 
 
 def _read(output: str) -> PytestAnswer | None:
