@@ -39,7 +39,7 @@ async def demo(
     tasks: int = 6,
     group: int = 4,
     policies: str = "noop,oracle,search",
-    steps: int = 6,
+    steps: int = 4,
     anchor: Path | None = None,
     report: Path | None = None,
     json: bool = False,
