@@ -15,16 +15,18 @@ import anyio
 from ropewalk.app.ropewalk import Ropewalk
 from ropewalk.benchmarks import census
 from ropewalk.benchmarks.promises import Measurement, measured
-from ropewalk.benchmarks.workload import prepared, search_plan
+from ropewalk.benchmarks.workload import prepared, search_plan, sized
 from ropewalk.reward.verdict import Reward
 
 SAMPLE_S = 0.5
+EPISODES = 64
 
 
 async def measure(progress: Callable[[str], None]) -> list[Measurement]:
     """`rollout.search_64_episodes`, `rollout.memory_of_ours`, `provenance.verify_run`, `sandbox.leaks_after_run`."""
     plan = search_plan()
     async with prepared(plan, progress) as (rw, tasks):
+        plan = sized(plan, tasks, EPISODES)
         before = census.take(rw.custody.layout)
         peak = _Peak()
         async with anyio.create_task_group() as group:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+
+import msgspec
 
 from ropewalk.app.ropewalk import Ropewalk
 from ropewalk.interface.task import Task, TaskKind
 from ropewalk.rollout.plan import Plan, PolicyName, RunPlan, SourcePlan, TasksPlan
 
 SOURCE = "pypi:toolz==1.0.0"
-TASKS = 16
-GROUP = 4
+TASKS = 8
+GROUP = 8
 STEPS = 8
 
 
@@ -25,6 +27,13 @@ def search_plan(
         source=SourcePlan(uris=(SOURCE,)),
         tasks=TasksPlan(kinds=(TaskKind.MUTANT,), count=tasks, mutant_share_max=1.0),
         run=RunPlan(policies=(policy,), tasks=tasks, group=group, steps=steps, seed=1),
+    ).check()
+
+
+def sized(plan: Plan, tasks: Sequence[Task], episodes: int) -> Plan:
+    """The plan with groups so large that these tasks give at least so many episodes, however many were admitted."""
+    return msgspec.structs.replace(
+        plan, run=msgspec.structs.replace(plan.run, group=-(-episodes // len(tasks)))
     ).check()
 
 

@@ -38,19 +38,25 @@ class Channel:
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._sock.setblocking(False)
+        self._reading = anyio.Lock()
         self.ended: Message | None = None
 
     async def next(self) -> Message | None:
-        """The next message; None: the spawner is gone, or has no more to say."""
-        while True:
-            try:
-                data = self._sock.recv(65536)
-            except BlockingIOError:
-                await anyio.wait_readable(self._sock)
-                continue
-            except OSError:
-                return None
-            return self._take(data)
+        """The next message; None: the spawner is gone, or has no more to say.
+
+        Several may wait, since a sandbox can be destroyed while it is made: each message goes to one of them.
+        """
+        async with self._reading:
+            while True:
+                try:
+                    data = self._sock.recv(65536)
+                except BlockingIOError:
+                    with suppress(anyio.ClosedResourceError):
+                        await anyio.wait_readable(self._sock)
+                    continue
+                except OSError:
+                    return None
+                return self._take(data)
 
     def now(self) -> Message | None:
         """Like `next`, without waiting; None also when there is nothing yet."""
@@ -77,6 +83,9 @@ class Channel:
         return self._sock
 
     def close(self) -> None:
+        """Whoever waits hears that there is no more."""
+        if self._reading.locked():
+            anyio.notify_closing(self._sock)
         self._sock.close()
 
 
