@@ -62,7 +62,8 @@ def test_estimating_has_an_end() -> None:
 
 def test_what_is_seen_does_not_depend_on_what_was_looked_at_before() -> None:
     """Parts of files are remembered: by their text, and by their place where several share a line."""
-    first = "a = 'quo vadis'; b = 739231\n\n\nclass Test:\n    @mark('decorated', 515151)\n    def test(self):\n        x = 11\n"
+    method = "class Test:\n    @mark('decorated', 515151)\n    def test(self):\n        x = 11\n"
+    first = f"a = 'quo vadis'; b = 739231\n\n\n{method}"
     assert guess_bits(telling("quo vadis", 739_231, "decorated", 515_151), seen_in([first])) == 0.0
     other = first.replace("739231", "111213").replace("11\n", "12\n")
     assert guess_bits(telling("quo vadis", 111_213, 515_151), seen_in([other])) == 0.0
