@@ -75,8 +75,9 @@ async def test_a_terminal(sandbox: Sandbox) -> None:
 
 async def test_two_hundred_at_once(sandbox: Sandbox) -> None:
     results = await asyncio.gather(*(sandbox.exec(["sh", "-c", f"sleep 0.1; echo {at}"]) for at in range(200)))
-    assert [result.stdout for result in results if result.start_error is None] == [
-        f"{at}\n" for at, result in enumerate(results) if result.start_error is None
+    # A shell may start and then find no room for its own child.
+    assert [result.stdout for result in results if result.ok] == [
+        f"{at}\n" for at, result in enumerate(results) if result.ok
     ]
     assert sum(result.ok for result in results) >= 120  # each takes two of the 256 processes
 

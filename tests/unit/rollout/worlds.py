@@ -30,6 +30,7 @@ from ropewalk.reward.verdict import Verdict, VerdictStatus
 from ropewalk.rollout.journal import RunJournal
 from ropewalk.rollout.loaded import LoadedRun, load_episodes
 from ropewalk.rollout.ports import RunWorld
+from ropewalk.rollout.threads import in_thread
 from ropewalk.sandbox.contract import SandboxGoneError, SandboxSpec, SandboxStats, SnapshotRecord
 from ropewalk.store.database import Database
 
@@ -278,7 +279,7 @@ class MemoryJudge:
         elif bundle.refused:
             cause = "bundle_refused"
         else:
-            answer = decode_own(self._blobs.get(task.oracle, bytes_max=1 << 20), FileSet)
+            answer = decode_own(await in_thread(self._blobs.get, task.oracle, bytes_max=1 << 20), FileSet)
             right = bundle.files == answer.files
             score, cause = (1.0, "all_matched") if right else (0.0, "value_mismatch")
         return Verdict(
