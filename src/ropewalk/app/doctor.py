@@ -36,6 +36,8 @@ _IN_WORDS: Final = {
     "no_processes_limit": "the number of processes is not limited per sandbox",
     "no_cpu_limit": "CPU time is shared, not limited per sandbox",
     "no_cpu_accounting": "CPU time of a sandbox is not counted",
+    "shared_counts": "what the kernel counts per user (inotify instances above all) is your own user's, in small parts",
+    "no_inotify_limit": "one sandbox can take all inotify instances of your user",
     "memory_fork": "forks keep running processes",
     "no_isolation": "sandboxes are plain processes, and nothing keeps them from the rest of this machine",
 }

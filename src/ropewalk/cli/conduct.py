@@ -40,7 +40,7 @@ async def prepare_tasks(
     rw.check(plan)
     if plan.tasks.ids:
         return await rw.tasks_of(plan)
-    from ropewalk.core.errors import RopewalkError
+    from ropewalk.core.errors import RopewalkError, leaves
 
     with Board(quiet=quiet) as board:
         watch = BuildWatch(board)
@@ -50,7 +50,7 @@ async def prepare_tasks(
                 group.start_soon(partial(rw.machines.image, progress=board.note))
                 tasks = await rw.tasks_of(plan, wheelhouse=wheelhouse, on_ingest=watch.ingested, on_build=watch.observe)
         except* RopewalkError as errors:
-            raise errors.exceptions[0] from None
+            raise next(leaves(errors)) from None
         board.end(f"{len(tasks)} tasks")
     if not quiet:
         watch.print_left_out()

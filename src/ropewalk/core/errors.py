@@ -11,6 +11,7 @@ A layer may subclass a branch where a caller needs to tell cases apart; it never
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar
 
 
@@ -58,3 +59,12 @@ class IntegrityError(RopewalkError):
     """Bytes do not match their digest, signature or log: they were changed or lost. Do not go on."""
 
     exit_code = 5
+
+
+def leaves(error: BaseException) -> Iterator[BaseException]:
+    """The errors inside groups of errors, which task groups raise and callers do not know; others as they are."""
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from leaves(inner)
+    else:
+        yield error

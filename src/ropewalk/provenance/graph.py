@@ -29,7 +29,7 @@ from ropewalk.core.errors import CallerError, IntegrityError
 from ropewalk.core.merkle import verify_consistency
 from ropewalk.provenance.checkpoint import Checkpoint
 from ropewalk.provenance.intoto import Statement, from_payload
-from ropewalk.provenance.lineage import REBUILD
+from ropewalk.provenance.lineage import REBUILD, unknown
 from ropewalk.provenance.log import Log
 from ropewalk.security.signatures import open_envelope
 from ropewalk.store.database import Database, Migration, Schema
@@ -116,10 +116,7 @@ class LineageIndex:
         with self._database.read() as connection:
             found = connection.execute(query.limit(1)).scalar_one_or_none()
         if found is None:
-            raise CallerError(
-                f"No statement made anything named {name!r}.",
-                next_step="`ropewalk reward ls RUN` lists the rewards of a run.",
-            )
+            raise unknown(name)
         return str(found)
 
     def recorded(self, digests: Sequence[str]) -> dict[str, int]:

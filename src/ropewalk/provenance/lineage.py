@@ -19,6 +19,13 @@ REBUILD: Final = (
 """What to do where index and log disagree."""
 
 
+def unknown(name: str) -> CallerError:
+    """For a name that no statement's subject has."""
+    return CallerError(
+        f"No statement made anything named {name!r}.", next_step="`ropewalk reward ls RUN` lists the rewards of a run."
+    )
+
+
 class Lineage(Protocol):
     """A graph of statements, each known by its index in the log."""
 
@@ -56,10 +63,7 @@ class MemoryLineage:
             for link in self._statements[index].subjects:
                 if link.name == name:
                     return link.sha256
-        raise CallerError(
-            f"No statement made anything named {name!r}.",
-            next_step="`ropewalk reward ls RUN` lists the rewards of a run.",
-        )
+        raise unknown(name)
 
     def ancestors(self, sha256: str) -> tuple[int, ...]:
         """See `Lineage.ancestors`."""

@@ -10,9 +10,8 @@ from typing import Any, Final
 import anyio.to_thread
 import msgspec
 
-from ropewalk.core import limits
 from ropewalk.core.errors import CallerError
-from ropewalk.core.records import Record, canonical_bytes, decode_own
+from ropewalk.core.records import Record, canonical_bytes
 from ropewalk.interface.task import FileSet
 from ropewalk.reward.bundle import write_files
 from ropewalk.reward.globs import matches_any
@@ -33,9 +32,11 @@ from ropewalk.reward.values.expected import (
 )
 from ropewalk.reward.values.instrument import Instrumented, instrument
 from ropewalk.reward.values.lenient import lenient
-from ropewalk.reward.values.visible import seen_among, seen_in
+from ropewalk.reward.values.literals import seen_in
+from ropewalk.reward.values.visible import seen_among
 from ropewalk.sandbox.contract import SandboxSpec
 from ropewalk.store.contract import Blobs
+from ropewalk.store.records import read_record
 
 RECORDINGS: Final = 2
 """Runs of the recording form on the reference; the shipped form runs there once more. Each has another hash seed, and
@@ -144,7 +145,7 @@ class _Build:
             raise _Refused("not_collected", "no held-out tests")
         async with AsyncExitStack() as stack:
             reference, broken = await self._create(stack), await self._create(stack)
-            oracle = await self._get(self._draft.oracle, FileSet)
+            oracle = await anyio.to_thread.run_sync(read_record, self._blobs, self._draft.oracle, FileSet)
             await write_files(reference, self._blobs, oracle.files, workdir=self._draft.workdir)
             for path in oracle.deleted:
                 await reference.remove(f"{self._draft.workdir}/{path}")
@@ -185,10 +186,6 @@ class _Build:
         )
         stack.push_async_callback(box.close)
         return box
-
-    async def _get(self, digest: str, kind: type[FileSet]) -> FileSet:
-        data = await anyio.to_thread.run_sync(lambda: self._blobs.get(digest, bytes_max=limits.JSON_BYTES_MAX))
-        return decode_own(data, kind)
 
     def _instrument(self, excluded: frozenset[str]) -> None:
         required = {test.split("::")[0] for test in self._draft.tests}

@@ -13,7 +13,7 @@ import msgspec
 
 from ropewalk.core import limits
 from ropewalk.core.clock import Clock, SystemClock
-from ropewalk.core.errors import CallerError, IntegrityError, RopewalkError, UnavailableError
+from ropewalk.core.errors import CallerError, IntegrityError, RopewalkError, UnavailableError, leaves
 from ropewalk.core.outcomes import Termination
 from ropewalk.core.paths import is_plain_path
 from ropewalk.core.records import Record, canonical_bytes
@@ -337,14 +337,7 @@ def _in_the_way(path: str, tests: Mapping[str, str]) -> bool:
 
 
 def _gravest(errors: BaseExceptionGroup[RopewalkError]) -> RopewalkError:
-    found: list[RopewalkError] = []
-    pending: list[BaseException] = [errors]
-    while pending:
-        error = pending.pop(0)
-        if isinstance(error, BaseExceptionGroup):
-            pending += error.exceptions
-        elif isinstance(error, RopewalkError):
-            found.append(error)
+    found = [error for error in leaves(errors) if isinstance(error, RopewalkError)]
     return next((error for error in found if isinstance(error, IntegrityError)), found[0])
 
 

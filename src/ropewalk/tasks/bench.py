@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +13,7 @@ from ropewalk.core.clock import Clock, SystemClock
 from ropewalk.core.errors import RopewalkError, UnavailableError
 from ropewalk.core.outcomes import Termination
 from ropewalk.core.records import canonical_bytes, decode_own, digest, digest_bytes
+from ropewalk.machinery.files import replace_whole
 from ropewalk.reward.ports import GradingSandboxes
 from ropewalk.reward.suite import SuitePlan, SuiteRecord, SuiteRunner
 from ropewalk.sandbox.contract import SandboxSpec
@@ -158,19 +158,8 @@ class Bench:
                 stored.unlink()  # of another version, or damaged: it can be made again
         record = await self.run(tree, source, tests, plan, data_class=data_class)
         if record.complete:
-            write_whole(stored, canonical_bytes(record))
+            replace_whole(stored, canonical_bytes(record), parents=True)
         return record
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Writes a file so that it is there whole or not at all, also after a power cut."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    with part.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
 
 
 Tell = Callable[[str, str], None]

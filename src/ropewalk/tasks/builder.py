@@ -12,7 +12,7 @@ import anyio
 import msgspec
 
 from ropewalk.core.clock import Clock, SystemClock
-from ropewalk.core.errors import CallerError, DeniedError, IntegrityError, RopewalkError, UnavailableError
+from ropewalk.core.errors import CallerError, DeniedError, IntegrityError, RopewalkError, UnavailableError, leaves
 from ropewalk.interface.task import TaskKind
 from ropewalk.reward.grader import Grader
 from ropewalk.reward.ports import GradingSandboxes
@@ -230,10 +230,8 @@ class _Run:
 
 
 def _single(error: BaseException) -> BaseException:
-    """The first error inside groups of one or more; the gravest kind goes first."""
-    if not isinstance(error, BaseExceptionGroup):
-        return error
-    inner = [_single(each) for each in error.exceptions]
+    """The first error inside groups; the gravest kind goes first."""
+    inner = list(leaves(error))
     return next((each for each in inner if isinstance(each, IntegrityError | DeniedError)), inner[0])
 
 

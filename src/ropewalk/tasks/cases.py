@@ -181,10 +181,9 @@ async def _telling(
     for hash_seed in range(1, _REPEATS):
         if telling:
             again = await ask(sides.right, [case for case, _ in (*telling, *equal)], hash_seed)
-            steady = [said == truth for (_, truth), said in zip((*telling, *equal), again, strict=True)]
-            cut = len(telling)
-            telling = [pair for pair, is_steady in zip(telling, steady[:cut], strict=True) if is_steady]
-            equal = [pair for pair, is_steady in zip(equal, steady[cut:], strict=True) if is_steady]
+            said = iter(again)
+            telling = [pair for pair in telling if next(said) == pair[1]]
+            equal = [pair for pair in equal if next(said) == pair[1]]
     return _Told(telling[:CASES_MAX], equal[:EQUAL_MAX] if telling else [])
 
 

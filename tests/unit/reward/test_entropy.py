@@ -9,7 +9,8 @@ import pytest
 from ropewalk.reward.values.assertions import Kind
 from ropewalk.reward.values.encode import encode
 from ropewalk.reward.values.entropy import GUESS_BITS_MIN, Telling, guess_bits
-from ropewalk.reward.values.visible import Visible, seen_among, seen_in
+from ropewalk.reward.values.literals import seen_in
+from ropewalk.reward.values.visible import Visible, seen_among
 
 
 def telling(*values: object) -> list[Telling]:

@@ -26,7 +26,8 @@ from ropewalk.reward.values.expected import (
     matches,
     tolerance_of,
 )
-from ropewalk.reward.values.visible import Visible, seen_among, seen_in
+from ropewalk.reward.values.literals import seen_in
+from ropewalk.reward.values.visible import Visible, seen_among
 from ropewalk.sandbox.contract import SandboxStats
 
 LIMITS = GraderLimits(cpu_s=2.0, wall_s=10.0)

@@ -26,11 +26,6 @@ import quick  # type: ignore[import-not-found]
 pytest: Any = quick.import_pytest()
 
 _MESSAGE_MAX = 300
-_NEEDLESS = (
-    "cacheprovider", "faulthandler", "junitxml", "pastebin", "stepwise", "setuponly", "setupplan", "doctest",
-    "threadexception", "unraisableexception",
-)  # fmt: skip
-"""Plugins that no test needs; each costs time at every start."""
 
 
 class Stream:
@@ -254,10 +249,8 @@ def _limit(cpu_s: int) -> None:
 def _arguments(plan: dict[str, Any]) -> list[str]:
     arguments = [
         "-q", "-s", "-c", plan["ini_file"], f"--rootdir={plan['workdir']}", "--assert=plain", "--tb=line",
-        "--disable-warnings", "--continue-on-collection-errors",
+        "--disable-warnings", "--continue-on-collection-errors", *quick.without_needless(),
     ]  # fmt: skip
-    for name in _NEEDLESS:
-        arguments += ["-p", f"no:{name}"]
     if plan["collect_only"]:
         arguments.append("--collect-only")
     for name in plan["plugins"]:

@@ -22,6 +22,18 @@ _STOOD_IN_FOR = (
 )  # fmt: skip
 
 
+NEEDLESS = (
+    "cacheprovider", "faulthandler", "junitxml", "pastebin", "stepwise", "setuponly", "setupplan", "doctest",
+    "threadexception", "unraisableexception",
+)  # fmt: skip
+"""Plugins of pytest's own that change no outcome; each costs time at every start."""
+
+
+def without_needless() -> list[str]:
+    """Arguments for pytest that leave these out."""
+    return [argument for name in NEEDLESS for argument in ("-p", f"no:{name}")]
+
+
 class _StandIn(types.ModuleType):
     """Has whatever is asked of it, of no use."""
 

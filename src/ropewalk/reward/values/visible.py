@@ -1,33 +1,27 @@
 """What a forger can see, and what is a trivial step away from it.
 
-Values come from two places: literals spelled out in sources, and objects that a trusted run found within reach of the
-code under test. Everything is kept as *outlines*: texts that are equal for values that look alike.
+Values come from two places: literals spelled out in sources (`values.literals`), and objects that a trusted run found
+within reach of the code under test. Everything is kept as *outlines*: texts that are equal for values that look alike.
 """
 
 from __future__ import annotations
 
-import ast
-import doctest
 import json
 import math
-import re
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import islice
 from typing import Any, Final
 
-from ropewalk.core.syntax import parse_module
-from ropewalk.reward.values.assertions import name_of
 from ropewalk.reward.values.codec import children, number_of
 from ropewalk.reward.values.encode import encode
 
 SEPARATOR: Final = "\x1f"
-_RANGE_MAX = 1_000
-_LITERALS_MAX = 100_000
-"""Of one file; what a larger table holds besides them counts as unseen."""
-_ITEMS_MAX = 2_000
+RANGE_MAX: Final = 1_000
+"""Items of one that is counted out."""
+ITEMS_MAX: Final = 2_000
+"""Of one sequence, and parts of one value."""
 _STEPPED_MAX = 4_000
 _SHORT_MAX = 200
 """Items of a sequence that is looked at in every way; of a longer one only its order is."""
@@ -36,7 +30,6 @@ _DECIMAL_MAX = 10**4000
 _LISTS = ("l", "t", "q", "S", "sl")
 _NUMBERS = ("i", "f", "j", "D", "Q")
 _BETWEEN = "\x1e"
-_TOKEN = re.compile(r"[^\s,;=()\[\]{}<>\"'|]+")
 
 
 @dataclass(frozen=True)
@@ -58,13 +51,7 @@ class Visible:
     runs: str = ""
 
     def __or__(self, other: Visible) -> Visible:
-        return Visible(
-            self.wholes | other.wholes,
-            self.near | other.near,
-            self.numbers | other.numbers,
-            self.text + other.text,
-            self.runs + other.runs,
-        )
+        return union((self, other))
 
 
 def outline(value: Any) -> str:
@@ -85,19 +72,14 @@ def outline(value: Any) -> str:
     return json.dumps(value, sort_keys=True)
 
 
-def seen_in(texts: Iterable[str]) -> Visible:
-    """What is spelled out in files: literals and examples of Python sources, numbers and words of anything else.
-
-    What is a step away from one of thousands of literals must still be found among them, so it counts as unseen.
-    """
-    return _union(map(_seen_in, texts))
+def gathered(values: Iterable[Any]) -> Visible:
+    """What encoded values show as they stand."""
+    return _found(values).visible()
 
 
 def seen_among(values: Iterable[Any]) -> Visible:
     """What encoded values show that are within reach in one process, and what is one trivial step away from them."""
-    found = _Found()
-    for value in values:
-        found.add(value)
+    found = _found(values)
     found.step()
     return found.visible()
 
@@ -185,8 +167,8 @@ def items_of(value: Any) -> list[Any]:
         return []
     if value[0] == "r":
         span = range(*(number_of(part) for part in value[1:]))  # type: ignore[arg-type]
-        return list(span[:_RANGE_MAX])
-    return list(value[1][:_ITEMS_MAX]) if value[0] in _LISTS else []
+        return list(span[:RANGE_MAX])
+    return list(value[1][:ITEMS_MAX]) if value[0] in _LISTS else []
 
 
 def in_order(items: list[Any]) -> list[Any]:
@@ -199,7 +181,15 @@ def in_order(items: list[Any]) -> list[Any]:
     return sorted(items, key=lambda item: json.dumps(item, sort_keys=True))
 
 
-def _union(parts: Iterable[Visible]) -> Visible:
+def _found(values: Iterable[Any]) -> _Found:
+    found = _Found()
+    for value in values:
+        found.add(value)
+    return found
+
+
+def union(parts: Iterable[Visible]) -> Visible:
+    """All that is in any of them."""
     found = list(parts)
     return Visible(
         wholes=frozenset().union(*(part.wholes for part in found)),
@@ -213,156 +203,6 @@ def _union(parts: Iterable[Visible]) -> Visible:
 def _joined(texts: Iterable[str]) -> str:
     joined = SEPARATOR.join(texts)
     return f"{SEPARATOR}{joined}{SEPARATOR}" if joined else ""
-
-
-@lru_cache(maxsize=128)
-def _seen_in(text: str) -> Visible:
-    # Many graders are built against the same source.
-    try:
-        tree = parse_module(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return _visible(_tokens_in(text))
-    if "\r" in text:  # lines are not what they seem
-        return _visible(_values_in_tree(tree))
-    lines = text.split("\n")
-    return _union([_seen_in_part(node, lines) for node in _parts_of(tree)])
-
-
-_PARTS: dict[tuple[str, int, int], Visible] = {}
-_PARTS_MAX = 4_096
-
-
-def _seen_in_part(node: ast.AST, lines: list[str]) -> Visible:
-    """Test files of one change differ by a few functions: the rest of them is looked through once."""
-    if not isinstance(node, ast.stmt):
-        return _visible(_values_in_tree(node))
-    first = min([node.lineno, *(decorator.lineno for decorator in getattr(node, "decorator_list", []))])
-    key = ("\n".join(lines[first - 1 : node.end_lineno]), node.col_offset, node.end_col_offset or 0)
-    found = _PARTS.get(key)
-    if found is None:
-        if len(_PARTS) >= _PARTS_MAX:
-            _PARTS.clear()
-        found = _PARTS[key] = _visible(_values_in_tree(node))
-    return found
-
-
-def _parts_of(tree: ast.Module) -> list[ast.AST]:
-    """Statements of a module and of its classes, and what else belongs to the classes."""
-    parts: list[ast.AST] = []
-    for node in tree.body:
-        if isinstance(node, ast.ClassDef):
-            parts += [*node.decorator_list, *node.bases, *(keyword.value for keyword in node.keywords), *node.body]
-        else:
-            parts.append(node)
-    return parts
-
-
-def _visible(values: Iterable[Any]) -> Visible:
-    found = _Found()
-    for value in values:
-        found.add(value)
-    return found.visible()
-
-
-def _values_in(text: str) -> list[Any]:
-    try:
-        tree = parse_module(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return _tokens_in(text)
-    return _values_in_tree(tree)
-
-
-def _values_in_tree(tree: ast.AST) -> list[Any]:
-    found: list[Any] = []
-    literals = _literal_nodes(tree)
-    pending: list[ast.AST] = [tree]
-    while pending:
-        node = pending.pop()
-        if id(node) in literals:
-            found += _spelled_out(node, _LITERALS_MAX - len(found))
-            inner = _texts_in(node)
-        else:
-            found += _range(node)
-            inner = []
-            pending += ast.iter_child_nodes(node)
-        for text in inner:
-            if ">>>" in text:
-                for shown in _shown_in(text):
-                    found += _values_in(shown)
-    return found
-
-
-def _literal_nodes(tree: ast.AST) -> set[int]:
-    """Ids of all nodes that spell out a value; one look at each node, however deep they are nested."""
-    found: set[int] = set()
-    for node in reversed(list(ast.walk(tree))):  # children before their parents
-        match node:
-            case ast.Constant():
-                found.add(id(node))
-            case ast.UnaryOp(op=ast.USub() | ast.UAdd(), operand=ast.Constant()):
-                found.add(id(node))
-            case ast.Tuple(elts=parts) | ast.List(elts=parts) | ast.Set(elts=parts):
-                if all(id(part) in found for part in parts):
-                    found.add(id(node))
-            case ast.Dict(keys=keys, values=values):
-                if all(id(part) in found for part in (*keys, *values)):
-                    found.add(id(node))
-    return found
-
-
-def _spelled_out(node: ast.AST, count_max: int) -> list[Any]:
-    """The value of a literal and everything in it, each encoded."""
-    try:
-        pending: list[Any] = [ast.literal_eval(node)]
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        return []
-    found: list[Any] = []
-    while pending and len(found) < count_max:
-        value = pending.pop()
-        found.append(encode(value))
-        if isinstance(value, dict):
-            pending += [*value.keys(), *value.values()]
-        elif isinstance(value, (list, tuple, set, frozenset)):
-            pending += value
-    return found
-
-
-def _texts_in(node: ast.AST) -> list[str]:
-    return [part.value for part in ast.walk(node) if isinstance(part, ast.Constant) and isinstance(part.value, str)]
-
-
-def _tokens_in(text: str) -> list[Any]:
-    """Data files: the text, its lines, its words, and the numbers among them."""
-    found: list[Any] = [encode(text[:100_000]), *(encode(line.strip()) for line in text.splitlines()[:_ITEMS_MAX])]
-    for token in _TOKEN.findall(text)[:20_000]:
-        found.append(encode(token))
-        with suppress(ValueError):
-            found.append(encode(int(token)))
-        with suppress(ValueError):
-            found.append(encode(float(token)))
-    with suppress(ValueError, RecursionError):
-        found.append(encode(json.loads(text)))
-    return found
-
-
-def _shown_in(docstring: str) -> list[str]:
-    """What the examples of a docstring call, and what they say comes out."""
-    try:
-        examples = doctest.DocTestParser().get_examples(docstring)
-    except ValueError:
-        return []
-    return [text for example in examples for text in (example.source, example.want.strip())]
-
-
-def _range(node: ast.AST) -> list[Any]:
-    """What a `range` of literals counts."""
-    if not (isinstance(node, ast.Call) and name_of(node.func) == "range" and 1 <= len(node.args) <= 3):
-        return []
-    try:
-        span = range(*(ast.literal_eval(argument) for argument in node.args))
-        return [encode(list(span))] if len(span) <= _RANGE_MAX else []
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError, OverflowError):
-        return []
 
 
 def _outline_number(number: Any) -> str:
@@ -384,7 +224,7 @@ def _parts(value: Any) -> list[Any]:
     """Everything inside a value."""
     found: list[Any] = []
     pending = children(value) or items_of(value)
-    while pending and len(found) < _ITEMS_MAX:
+    while pending and len(found) < ITEMS_MAX:
         part = pending.pop()
         found.append(part)
         pending += children(part)
@@ -426,7 +266,7 @@ def _steps_of_text(text: str) -> tuple[list[Any], list[list[str]]]:
         text.title(),
     ]
     sequences = []
-    if len(text) <= _ITEMS_MAX:
+    if len(text) <= ITEMS_MAX:
         found.append("".join(sorted(text)))
         sequences = [[outline(word) for word in text.split()], [outline(letter) for letter in text]]
     for kind in (int, float):

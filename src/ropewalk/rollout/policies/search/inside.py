@@ -19,11 +19,6 @@ from pathlib import Path
 from typing import Any
 
 MARK = "\x1eropewalk-search "
-NEEDLESS = (
-    "cacheprovider", "faulthandler", "junitxml", "pastebin", "stepwise", "setuponly", "setupplan", "doctest",
-    "threadexception", "unraisableexception",
-)  # fmt: skip
-"""Plugins of pytest's own that change no outcome; each costs time at every start."""
 
 
 class Watch:
@@ -110,8 +105,7 @@ def main() -> None:
     sys.path[0:1] = [] if sys.flags.isolated else [str(Path.cwd())]
     pytest = quick.import_pytest()
     watch = Watch(request)
-    for name in NEEDLESS:
-        request["arguments"] += ["-p", f"no:{name}"]
+    request["arguments"] += quick.without_needless()
     sys.argv = ["pytest", *request["arguments"]]
     code = 0
     if watch.first:

@@ -27,7 +27,6 @@ from ropewalk.sandbox import privilege
 from ropewalk.sandbox.drivers.process import kernel
 
 PRIVATE = "/tmp"
-UPPER = "/tmp/w/u"
 SHARED_MEMORY_BYTES = 64 * 1024 * 1024
 TERMINALS_MAX = 64
 """Of one sandbox; a machine has 4096 by default (`kernel.pty.max`), a quarter of them out of sandboxes' reach."""
