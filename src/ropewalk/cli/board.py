@@ -20,9 +20,10 @@ PLAIN_PERIOD_S = 5.0
 
 
 class _Stage:
-    def __init__(self, title: str, total: int | None) -> None:
+    def __init__(self, title: str, total: int | None, unit: str) -> None:
         self.title = title
         self.total = total
+        self.unit = unit
         self.done = 0
         self.detail = ""
         self.started_s = time.monotonic()
@@ -34,7 +35,8 @@ class _Stage:
 
     @property
     def count(self) -> str:
-        return f"{self.done}/{self.total}" if self.total else str(self.done) if self.done else ""
+        number = f"{self.done}/{self.total}" if self.total else str(self.done) if self.done else ""
+        return f"{number} {self.unit}" if number and self.unit else number
 
 
 class Board:
@@ -70,11 +72,11 @@ class Board:
             self._live.__exit__(kind, error, trace)
             self._live = None
 
-    def begin(self, title: str, *, total: int | None = None) -> None:
-        """A new stage; one that still runs ends."""
+    def begin(self, title: str, *, total: int | None = None, unit: str = "") -> None:
+        """A new stage; one that still runs ends. `unit`: what is counted, where the title does not say it."""
         if self._stages and self._stages[-1].ended_s is None:
             self.end()
-        self._stages.append(_Stage(title, total))
+        self._stages.append(_Stage(title, total, unit))
         self._lines.clear()
         self._plain(f"{title} …")
 
@@ -93,7 +95,8 @@ class Board:
         if now_s - self._printed_s >= PLAIN_PERIOD_S:
             self._printed_s = now_s
             stage = self._stages[-1]
-            self._plain(f"  {stage.title}: {stage.count} {self._lines[-1]}")
+            counts = ", ".join(text for text in (stage.count, stage.detail) if text)
+            self._plain(f"  {stage.title}: {counts}{': ' if counts else ''}{self._lines[-1]}")
 
     def detail(self, text: str) -> None:
         """What stands beside the stage's title."""

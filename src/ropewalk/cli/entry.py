@@ -15,6 +15,9 @@ from ropewalk.core.errors import RopewalkError
 EXIT_USAGE = 2
 EXIT_UNAVAILABLE = 7
 EXIT_INTERRUPTED = 130
+EVERYWHERE_FLAGS = ("--profile", "--state")
+NAMES_MAX = 2
+"""Words of the longest command name: `task build`."""
 HELP_FLAGS = ("--help", "-h", "help")
 
 
@@ -48,7 +51,24 @@ def _set_up() -> None:
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115  (until the process ends)
 
 
+def _behind(words: list[str]) -> list[str]:
+    """Options of every command that stand before or between its names, moved behind them."""
+    names: list[str] = []
+    moved: list[str] = []
+    while words and len(names) < NAMES_MAX and words[0] != "--":
+        taken = 1
+        if words[0].partition("=")[0] in EVERYWHERE_FLAGS:
+            taken = 1 if "=" in words[0] else 2
+            moved += words[:taken]
+        else:
+            names.append(words[0])
+        words = words[taken:]
+    end = words.index("--") if "--" in words else len(words)  # behind `--` stands somebody else's command
+    return [*names, *words[:end], *moved, *words[end:]] if names else []
+
+
 def _dispatch(words: list[str], *, log: bool) -> int:
+    words = _behind(words)
     if not words or words[0] in HELP_FLAGS:
         print(top_help())
         return 0

@@ -9,7 +9,7 @@ from typing import Literal
 
 from ropewalk.cli.apps import HERE, Place, verb
 from ropewalk.cli.opening import custody, named
-from ropewalk.cli.output import print_json, say
+from ropewalk.cli.output import counted, print_json, say
 
 app = verb(
     "export",
@@ -52,7 +52,7 @@ def export(
     if json:
         print_json({"run": chosen, "format": format, "out": str(out), "episodes": count})
     else:
-        say(f"{count} episodes in {out}")
+        say(f"{counted(count, 'episode')} in {out}")
     return 0
 
 

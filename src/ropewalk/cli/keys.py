@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ropewalk.cli.apps import HERE, Place, command, noun
 from ropewalk.cli.opening import custody
-from ropewalk.cli.output import print_json, print_table, say
+from ropewalk.cli.output import counted, print_json, print_table, say
 
 app = noun("keys", "Signing keys: one Ed25519 and one ML-DSA-65 key that sign together.")
 
@@ -49,7 +49,7 @@ def export(file: Path | None = None, *, place: Place = HERE) -> int:
             from ropewalk.security.trust import export_trust_root
 
             export_trust_root(root, file)
-            say(f"{len(root.pairs)} key pairs in {file}, sha256 {root.digest}")
+            say(f"{counted(len(root.pairs), 'key pair')} in {file}, sha256 {root.digest}")
     return 0
 
 

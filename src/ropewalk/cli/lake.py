@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from ropewalk.cli.apps import HERE, Place, command, noun
 from ropewalk.cli.board import Board
 from ropewalk.cli.opening import custody
-from ropewalk.cli.output import print_json, print_table, say
+from ropewalk.cli.output import counted, print_json, print_table, say
 from ropewalk.core.clock import utc
 from ropewalk.core.errors import CallerError
 
@@ -76,7 +76,7 @@ def ingest(
                 releases = kept.lake.list_releases(source.removeprefix("pypi:"))
                 versions += [release.version for release in releases[-latest:]]
             results.append(kept.ingest(source, terms=terms, versions=versions, message=message))
-            board.advance(f"{source}: {len(results[-1].stored)} new files")
+            board.advance(f"{source}: {counted(len(results[-1].stored), 'new file')}")
     if json:
         print_json(results)
         return 0
@@ -84,7 +84,7 @@ def ingest(
         for record in result.records:
             new = "new" if record.sha256 in result.stored else "was there"
             say(f"{record.id}  {record.name}  {record.licence.expression}  {record.bytes} bytes  ({new})")
-    say(f"{results[-1].commit.id} on main holds {len(results[-1].commit.entries)} files.")
+    say(f"{results[-1].commit.id} on main holds {counted(len(results[-1].commit.entries), 'file')}.")
     return 0
 
 
@@ -188,7 +188,7 @@ def verify(commit: str | None = None, *, json: bool = False, place: Place = HERE
     with custody(place) as kept:
         found = kept.lake.verify(commit or _newest(kept), tenant=kept.tenant)
     print_json(found) if json else say(
-        f"{found.commit}: {found.files} files, {found.bytes} bytes, all as they came in."
+        f"{found.commit}: {counted(found.files, 'file')}, {found.bytes} bytes, all as they came in."
     )
     return 0
 

@@ -35,6 +35,11 @@ def safe(value: object) -> str:
     )
 
 
+def counted(number: int, word: str) -> str:
+    """`1 file`, `2 files`."""
+    return f"{number} {word}{'' if number == 1 else 's'}"
+
+
 def print_json(value: Any) -> None:
     """Records or plain values as JSON, indented, on standard output."""
     print(json.dumps(to_plain(value), indent=2, ensure_ascii=False))

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from ropewalk.cli.apps import HERE, Place, command, noun, on_interrupt
 from ropewalk.cli.board import Board
 from ropewalk.cli.opening import custody, opened
-from ropewalk.cli.output import console, print_json, print_table, safe, say
+from ropewalk.cli.output import console, counted, print_json, print_table, safe, say
 
 if TYPE_CHECKING:
     from ropewalk.lake.records import IngestResult
@@ -83,7 +83,7 @@ async def build(
         with Board(quiet=json) as board:
             watch = BuildWatch(board)
             built = await rw.build_tasks(plan, wheelhouse=wheelhouse, on_ingest=watch.ingested, on_build=watch.observe)
-            board.end(f"{len(built.report.tasks)} tasks admitted")
+            board.end(f"{counted(len(built.report.tasks), 'task')} admitted")
     if json:
         print_json({"report": built.report, "reasons": built.report.reasons})
     else:
@@ -171,18 +171,18 @@ class BuildWatch:
         names = ", ".join(f"{record.name} ({record.licence.expression})" for record in result.records)
         self._files += len(result.records)
         self._board.advance(f"{uri}: {names}", by=1)
-        self._board.detail(f"{self._files} files in the raw zone")
+        self._board.detail(f"{counted(self._files, 'file')} in the raw zone")
 
     def observe(self, event: BuildEvent) -> None:
         """Something happened in the build."""
         if not self._building:
             self._building = True
-            self._board.begin("Build tasks", total=event.total)
+            self._board.begin("Build tasks", total=event.total, unit="sources")
         if event.stage in ("finished", "resumed"):
             self._board.advance()
         if event.stage == "left_out":
             self._left_out[event.detail] = None
-        self._board.detail(f"{event.tasks} admitted")
+        self._board.detail(f"{counted(event.tasks, 'task')} admitted")
         self._board.note(f"{event.source}: {event.stage} {event.detail}")
 
     def print_left_out(self) -> None:
@@ -217,9 +217,8 @@ def print_yield(report: YieldReport) -> None:
     )
     say()
     distributions = ", ".join(f"{name} {count}" for name, count in report.distributions.items()) or "none"
-    say(
-        f"{len(report.tasks)} tasks admitted in {report.seconds:.0f} s. Release tasks by distribution: {distributions}."
-    )
+    say(f"{counted(len(report.tasks), 'task')} admitted in {report.seconds:.0f} s.")
+    say(f"Release tasks by distribution: {distributions}.")
     ended = [each for source in report.sources for each in source.rejections if each.name == source.name]
     for line in dict.fromkeys(line for source in report.sources for line in source.left_out):
         say(f"note: {line}")

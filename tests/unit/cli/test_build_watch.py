@@ -34,3 +34,14 @@ def test_the_table_is_followed_by_why_a_source_gave_nothing(capsys: pytest.Captu
     said = capsys.readouterr().out
     assert "note: 1 fails" in said and "--requirements FILE with tabulate in it" in said
     assert "baseline_fails: p 1: No module named" in said and "4 tests pass" not in said
+
+
+def test_a_log_counts_sources_and_tasks(capsys: pytest.CaptureFixture[str]) -> None:
+    with Board() as board:
+        watch = BuildWatch(board)
+        watch.observe(BuildEvent(source="a pair", stage="started", total=4))
+        watch.observe(BuildEvent(source="a pair", stage="task", detail="one", total=4, tasks=1))
+        board.note("said")
+        board._printed_s = 0.0  # as if the last line were long ago
+        watch.observe(BuildEvent(source="a pair", stage="finished", total=4, tasks=1))
+    assert "Build tasks: 1/4 sources, 1 task admitted: a pair: finished" in capsys.readouterr().err

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -123,3 +125,25 @@ def test_help_of_a_command_does_not_load_the_layers() -> None:
 def test_errors_have_codes_of_their_own() -> None:
     codes = [branch.exit_code for branch in RopewalkError.__subclasses__()]
     assert sorted(codes) == [2, 5, 6, 7]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--state", "STATE", "task", "ls", "--json"],
+        ["--state=STATE", "--profile", "embedded", "task", "ls", "--json"],
+        ["task", "--state", "STATE", "ls", "--json"],
+    ],
+)
+def test_options_of_every_command_may_stand_before_its_name(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = tmp_path / "own"
+    assert entry.main([word.replace("STATE", str(state)) for word in words]) == 0
+    assert json.loads(capsys.readouterr().out) == [] and state.is_dir()
+
+
+def test_options_before_the_name_never_end_in_somebody_elses_command() -> None:
+    moved = entry._behind(["--state", "S", "sandbox", "exec", "ID", "--", "ls", "--state"])
+    assert moved == ["sandbox", "exec", "ID", "--state", "S", "--", "ls", "--state"]
+    assert entry._behind(["--state", "S"]) == [] and entry._behind(["--state"]) == []

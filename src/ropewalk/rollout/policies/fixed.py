@@ -33,7 +33,7 @@ class OraclePolicy:
         """One step that writes them all."""
         changed = {path: data for path, data in context.answer.items() if context.sources.get(path) != data}
         call = ToolCall(name="answer", arguments={"paths": sorted(changed)})
-        result = ToolResult(output=f"Wrote {len(changed)} files.", exit_code=0)
+        result = ToolResult(output=f"Wrote {len(changed)} file{'' if len(changed) == 1 else 's'}.", exit_code=0)
         await context.step(call, result, keep=changed)
         return None
 
