@@ -354,15 +354,89 @@ async def test_budgets(tmp_path: Path) -> None:
     async with serving(look) as server:
         played, _ = await run_with(server, tmp_path / "tokens", token_budget=2000)
         assert played.record.termination is Termination.POLICY_STOP and played.record.truncated
-        assert len(played.record.steps) == 3 and "tokens" in played.record.detail
-        assert server.requests[-1]["max_tokens"] == 100, "an answer may not exceed what is left"
+        assert len(played.record.steps) == 2 and "tokens" in played.record.detail
+        assert server.requests[-1]["max_tokens"] <= 2000 - 950 - size(server.requests[-1]) // 4, "within what is left"
+        asked = len(server.requests)
+        played, _ = await run_with(server, tmp_path / "first", token_budget=100)
+        assert played.record.termination is Termination.POLICY_STOP and len(server.requests) == asked, "too long to ask"
         played, _ = await run_with(server, tmp_path / "steps", steps=2)
         assert len(played.record.steps) == 2 and played.record.truncated and "steps" in played.record.detail
         played, _ = await run_with(
             server, tmp_path / "cost", cost_usd_max=0.002, price_usd_per_million_prompt=1.0
         )  # fmt: skip
     assert played.trouble.cause == "cost_cap" and played.record.termination is Termination.EVICTED
-    assert len(played.record.steps) == 3
+    assert len(played.record.steps) == 2, "the third prompt does not fit into what 2 x 900 tokens leave"
+
+
+def size(request: dict[str, Any]) -> int:
+    return len(json.dumps([request["messages"], request["tools"]]))
+
+
+PRICES = {"price_usd_per_million_prompt": 1.0, "price_usd_per_million_completion": 10.0}
+
+
+async def test_requests_at_once_stay_below_the_cap_together_and_none_is_refused_too_early() -> None:
+    used = {"prompt_tokens": 50, "completion_tokens": 100}  # 0.00105 dollars, where 0.01 more may be asked for
+    async with serving(says("x", usage=used)) as server:
+        client = ChatClient(settings(server.url, concurrency=8, cost_usd_max=0.0205, **PRICES))
+        causes: list[str] = []
+
+        async def ask() -> None:
+            try:
+                await client.complete([], [], tokens_max=1000, seed=0)
+                causes.append("")
+            except PolicyFailedError as error:
+                causes.append(error.cause)
+
+        async with anyio.create_task_group() as group:
+            for _ in range(30):
+                group.start_soon(ask)
+        await client.close()
+    answered = causes.count("")
+    assert answered == len(server.requests) and causes.count("cost_cap") == 30 - answered
+    assert server.busy_most <= 2, "two may cost 0.02 together"
+    assert 9 <= answered <= 10, "until less than the longest answer is left"
+
+
+@pytest.mark.parametrize("kind", ["garbage", "silence", "cut off"])
+async def test_tries_without_an_answer_count_towards_the_cap(kind: str) -> None:
+    async def silent(stream: SocketStream) -> None:
+        await anyio.sleep(60)
+
+    async def cut_off(stream: SocketStream) -> None:
+        await stream.send(b"HTTP/1.1 200 X\r\nContent-Length: 100\r\n\r\n{")
+
+    replies: dict[str, Reply] = {"garbage": http(b"x" * 4000), "silence": silent, "cut off": cut_off}
+    async with serving(replies[kind]) as server:
+        chosen = settings(server.url, cost_usd_max=0.025, attempts_max=20, request_timeout_s=0.2, **PRICES)
+        client, tokens = ChatClient(chosen, sleep=Pauses()), dict[str, int]()
+        with pytest.raises(PolicyFailedError) as failed:
+            await client.complete([], [], tokens_max=1000, seed=0, tokens=tokens)
+        await client.close()
+    assert failed.value.cause == "cost_cap" and len(server.requests) == 2
+    assert tokens["completion"] >= 2000 and tokens["prompt"] > 0
+
+
+async def test_refusals_and_dead_endpoints_cost_nothing(tmp_path: Path) -> None:
+    async with serving(http({"error": "busy"}, 503)) as server:
+        client, tokens = ChatClient(settings(server.url, cost_usd_max=0.02, **PRICES), sleep=Pauses()), dict[str, int]()
+        with pytest.raises(PolicyFailedError, match="no completion in 5 tries"):
+            await client.complete([], [], tokens_max=1000, seed=0, tokens=tokens)
+        await client.close()
+    client = ChatClient(settings(server.url, cost_usd_max=0.02, **PRICES), sleep=Pauses())
+    with pytest.raises(PolicyFailedError, match="no completion in 5 tries"):  # nobody listens any more
+        await client.complete([], [], tokens_max=1000, seed=0, tokens=tokens)
+    await client.close()
+    assert not any(tokens.values())
+
+
+async def test_what_failed_tries_took_is_the_episodes_too(tmp_path: Path) -> None:
+    look = says("x", ("shell", {"command": "true"}))
+    async with serving(look, GARBAGE["not JSON"], look, GARBAGE["not JSON"]) as server:
+        played, _ = await run_with(server, tmp_path, attempts_max=2)
+    assert played.trouble.cause == "endpoint_garbage" and len(played.record.steps) == 2
+    assert all(step.tokens == {"prompt": 100, "completion": 10} for step in played.record.steps)
+    assert played.record.usage["tokens_prompt"] > 200 and played.record.usage["tokens_completion"] > 20
 
 
 async def test_an_answer_cut_off_goes_on(tmp_path: Path) -> None:

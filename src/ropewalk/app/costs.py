@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from ropewalk.app.report.sections import CostLine
@@ -18,7 +18,8 @@ GOAL = "goal"
 
 
 def cost_of_run(summary: RunSummary, price: PricePlan, *, file: Path | None = None, over: Iterable[str] = ()) -> Cost:
-    """The cost of a run's sandboxes: those of episodes, of forks and of gradings.
+    """The cost of a run's sandboxes: of episodes, their forks, gradings and preparations, also those that came to
+    nothing, shared by the episodes that were played.
 
     Args:
         summary: what was measured.
@@ -32,17 +33,25 @@ def cost_of_run(summary: RunSummary, price: PricePlan, *, file: Path | None = No
     chosen = file or (Path(price.file) if price.file else None)
     prices = load_prices(chosen, overrides=[*(f"{key}={value}" for key, value in price.set.items()), *over])
     usage = summary.usage
+    grading_s = usage.get("grading_sandbox_s", summary.time_s.get("grading", 0.0))
     return cost_of(
         Usage(
-            sandbox_s=usage.get("sandbox_s", 0.0) + summary.time_s.get("grading", 0.0),
-            cpu_s=usage["cpu_s"] + usage.get("grading_cpu_s", 0.0) if "cpu_s" in usage else None,
+            sandbox_s=usage.get("sandbox_s", 0.0) + grading_s + usage.get("prepare_sandbox_s", 0.0),
+            cpu_s=_measured(usage, "cpu_s"),
+            cpu_sandbox_s=_measured(usage, "cpu_sandbox_s"),
             memory_bytes=usage.get("memory_bytes_mean") or usage.get("memory_bytes_peak"),
-            rollouts=len(summary.episodes),
+            rollouts=sum(line.termination is not None for line in summary.episodes),
             cpus_requested=limits.SANDBOX_CPUS,
             memory_bytes_requested=limits.SANDBOX_MEMORY_BYTES,
         ),
         prices,
     )
+
+
+def _measured(usage: Mapping[str, float], name: str) -> float | None:
+    """Together with that of gradings and preparations; None where nothing was measured."""
+    found = [usage[key] for key in (name, f"grading_{name}", f"prepare_{name}") if key in usage]
+    return sum(found) if found else None
 
 
 def cost_lines(cost: Cost) -> tuple[CostLine, ...]:
@@ -51,7 +60,7 @@ def cost_lines(cost: Cost) -> tuple[CostLine, ...]:
         CostLine(label="per sandbox-hour", value=usd(cost.usd_sandbox_h), derivation="host / density / utilisation")
     ]
     if cost.usd_rollout is not None:
-        derivation = f"{cost.sandbox_h:.4f} sandbox-hours of episodes, forks and gradings, shared by the rollouts"
+        derivation = f"{cost.sandbox_h:.4f} sandbox-hours, gradings and lost attempts included, shared by the rollouts"
         made.append(CostLine(label="per rollout", value=usd(cost.usd_rollout), derivation=derivation))
     made += [
         CostLine(label=line.name, value=f"{_figure(line.value)} {line.unit}", derivation=line.formula)

@@ -125,6 +125,7 @@ class Ropewalk:
             sandboxes=machines.sandboxes,
             blobs=custody.blobs,
             judge=Grader(machines.sandboxes, custody.blobs, tenant=custody.tenant),
+            judge_on=lambda sandboxes: Grader(sandboxes, custody.blobs, tenant=custody.tenant),
             recorder=custody.recorder,
             fleet=machines.fleet,
             tenant=custody.tenant,

@@ -20,6 +20,26 @@ from ropewalk.rollout.rows import EpisodeState, RunRow
 from ropewalk.rollout.run import RunLoop
 
 
+class _Reader:
+    """One who waits for rewards; each has an event of its own, since each has read another part."""
+
+    def __init__(self) -> None:
+        self._sealed: list[str] = []
+        self._told = anyio.Event()
+
+    def tell(self, *episodes: str) -> None:
+        """These were sealed; without any: the run is through."""
+        self._sealed += episodes
+        self._told.set()
+
+    async def news(self) -> list[str]:
+        """What was sealed since the last call, as soon as there is anything."""
+        await self._told.wait()
+        self._told, sealed = anyio.Event(), self._sealed
+        self._sealed = []
+        return sealed
+
+
 class Run:
     """One run. `rewards()` gives each signed reward as soon as it is durable, those from before first."""
 
@@ -28,7 +48,7 @@ class Run:
         self._custody = custody
         self._error: BaseException | None = None
         self._ended = anyio.Event()
-        self._changed = anyio.Event()
+        self._readers: list[_Reader] = []
         self._working = False
 
     @property
@@ -44,16 +64,21 @@ class Run:
             RopewalkError: whatever ended the run early.
         """
         given: set[str] = set()
-        while True:
-            self._changed = anyio.Event()
-            over = self._ended.is_set() or not self._working
-            for reward in await anyio.to_thread.run_sync(self._signed, given):
-                given.add(reward.episode)
-                yield reward
-            if over:
-                self._raise()
-                return
-            await self._changed.wait()
+        reader = _Reader()
+        self._readers.append(reader)
+        try:
+            sealed: list[str] | None = None  # all of them
+            while True:
+                over = self._ended.is_set() or not self._working
+                for reward in await anyio.to_thread.run_sync(self._signed, sealed, given):
+                    given.add(reward.episode)
+                    yield reward
+                if over:
+                    self._raise()
+                    return
+                sealed = await reader.news()
+        finally:
+            self._readers.remove(reader)
 
     async def wait(self) -> RunRow:
         """Until it is through.
@@ -77,9 +102,10 @@ class Run:
         self._working = True
         group.start_soon(self._work, world, policies, observe)
 
-    def _signed(self, given: set[str]) -> list[Reward]:
-        """Rewards of sealed episodes that are not given yet, as the log has them."""
-        rows = self._custody.journal.episodes(self.id)
+    def _signed(self, sealed: list[str] | None, given: set[str]) -> list[Reward]:
+        """Rewards of these sealed episodes (None: of all) that are not given yet, as the log has them."""
+        journal = self._custody.journal
+        rows = journal.episodes(self.id) if sealed is None else journal.chosen_episodes(sealed)
         fresh = [row for row in rows if row.state is EpisodeState.SEALED and row.id not in given]
         signed = {s.subjects[0].sha256: s for s in self._custody.signed.of_run(self.id)} if fresh else {}
         for row in fresh:
@@ -91,7 +117,8 @@ class Run:
         def watch(event: events.Event) -> None:
             observe(event)
             if isinstance(event, events.RewardSealed):
-                self._changed.set()
+                for reader in self._readers:
+                    reader.tell(event.episode)
 
         try:
             await RunLoop(world, self._custody.journal, self.id, policies=policies, observe=watch).work()
@@ -102,7 +129,8 @@ class Run:
                 await self._close_all(policies)
             finally:
                 self._ended.set()
-                self._changed.set()
+                for reader in self._readers:
+                    reader.tell()
 
     async def _close_all(self, policies: dict[str, Policy[Any]]) -> None:
         """A policy that cannot be closed is the run's error where it has none yet; nobody waits for ever."""

@@ -27,13 +27,20 @@ class Usage(Record):
     sandbox_s: float
     """All sandboxes' lifetimes together."""
     cpu_s: float | None
-    """All sandboxes' CPU time together."""
+    """CPU time of those sandboxes where it was measured, all together."""
     memory_bytes: float | None
     """Held by one sandbox alone, the mean of peaks (unique memory where it is known)."""
     rollouts: int
     cpus_requested: float
     """Of one sandbox."""
     memory_bytes_requested: float
+    cpu_sandbox_s: float | None = None
+    """Lifetimes of the sandboxes that `cpu_s` is of; None: it is of all."""
+
+    @property
+    def measured_s(self) -> float:
+        """Lifetimes behind `cpu_s`."""
+        return self.sandbox_s if self.cpu_sandbox_s is None else self.cpu_sandbox_s
 
 
 class Line(Record):
@@ -125,9 +132,9 @@ def cost_of(usage: Usage, prices: Prices) -> Cost:
 
 
 def _cpus(usage: Usage, overcommit_max: float) -> tuple[float, str]:
-    if usage.cpu_s is None or usage.sandbox_s == 0:
+    if usage.cpu_s is None or usage.measured_s == 0:
         return usage.cpus_requested, "requested"
-    measured, floor = usage.cpu_s / usage.sandbox_s, 1 / overcommit_max
+    measured, floor = usage.cpu_s / usage.measured_s, 1 / overcommit_max
     return (measured, "measured") if measured >= floor else (floor, "overcommit_max")
 
 
@@ -149,7 +156,8 @@ def _lines(cost: Cost, usage: Usage, p: Mapping[str, float]) -> tuple[Line, ...]
         return Line(name=name, formula=formula, value=value, unit=unit)
 
     cpus = {
-        "measured": f"{usage.cpu_s or 0:.6g} CPU-s / {usage.sandbox_s:.6g} sandbox-s",
+        "measured": f"{usage.cpu_s or 0:.6g} CPU-s / {usage.measured_s:.6g} sandbox-s"
+        + ("" if usage.cpu_sandbox_s is None else ", where measured"),
         "requested": "as asked for, none measured",
         "overcommit_max": f"1 / {p['cpu_overcommit_max']:g}, the most that is promised; less was measured",
     }[cost.cpus_basis]

@@ -12,7 +12,7 @@ the same id and attempt.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -31,14 +31,18 @@ from ropewalk.rollout.rows import (
     SCHEMA,
     SNAPSHOTS,
     TASKS,
+    USAGES,
     EpisodeRow,
     EpisodeState,
     FailureRow,
     GroupRow,
     RunRow,
     TaskRow,
+    UsageRow,
 )
 from ropewalk.store.database import Database
+
+PARAMETERS_MAX = 500
 
 RowT = TypeVar("RowT", bound=Record)
 
@@ -68,6 +72,17 @@ class RunJournalReads:
         """The run's, in the order of the plan."""
         return self._rows(TaskRow, select(TASKS).where(TASKS.c.run == run).order_by(TASKS.c.place))
 
+    def task(self, run: str, task: str) -> TaskRow:
+        """One of the run's.
+
+        Raises:
+            CallerError: it is none of them.
+        """
+        rows = self._rows(TaskRow, select(TASKS).where((TASKS.c.run == run) & (TASKS.c.task == task)))
+        if not rows:
+            raise CallerError(f"{run} has no {task!r}.", next_step="see `ropewalk report`.")
+        return rows[0]
+
     def groups(self, run: str) -> list[GroupRow]:
         """The run's, in the order of the plan."""
         return self._rows(GroupRow, select(GROUPS).where(GROUPS.c.run == run).order_by(GROUPS.c.place))
@@ -75,6 +90,40 @@ class RunJournalReads:
     def episodes(self, run: str) -> list[EpisodeRow]:
         """The run's, in the order of the plan."""
         return self._rows(EpisodeRow, select(EPISODES).where(EPISODES.c.run == run).order_by(EPISODES.c.place))
+
+    def chosen_groups(self, ids: Collection[str]) -> list[GroupRow]:
+        """These, in the order of the plan."""
+        return self._among(GroupRow, GROUPS, GROUPS.c.id, ids)
+
+    def members(self, groups: Collection[str]) -> list[EpisodeRow]:
+        """The episodes of these groups, in the order of the plan."""
+        return self._among(EpisodeRow, EPISODES, EPISODES.c.group_id, groups)
+
+    def chosen_episodes(self, ids: Collection[str]) -> list[EpisodeRow]:
+        """These, in the order of the plan."""
+        return self._among(EpisodeRow, EPISODES, EPISODES.c.id, ids)
+
+    def runs_with(self, tasks: Collection[str]) -> list[str]:
+        """Runs that have sealed episodes of any of these tasks."""
+        found: set[str] = set()
+        for part in _parts(tasks):
+            sealed = EPISODES.c.task.in_(part) & (EPISODES.c.state == EpisodeState.SEALED)
+            with self._database.read() as connection:
+                found.update(connection.execute(select(EPISODES.c.run).where(sealed).distinct()).scalars())
+        return sorted(found)
+
+    def usages(self, run: str) -> list[UsageRow]:
+        """What the run used besides what its episodes' records say, oldest first."""
+        with self._database.read() as connection:
+            query = select(USAGES).where(USAGES.c.run == run).order_by(USAGES.c.number)
+            rows = connection.execute(query).mappings().all()
+        return [
+            UsageRow(
+                run=row["run"], task=row["task"], episode=row["episode"], stage=row["stage"],
+                usage=msgspec.json.decode(row["usage"], type=dict[str, float]),
+            )
+            for row in rows
+        ]  # fmt: skip
 
     def episode(self, id: str) -> EpisodeRow:
         """One episode.
@@ -93,9 +142,9 @@ class RunJournalReads:
         """Those among the owners that hold any snapshot."""
         found: set[str] = set()
         with self._database.read() as connection:
-            for first in range(0, len(owners), 500):  # a statement has only so many parameters
-                part = SNAPSHOTS.c.owner.in_(owners[first : first + 500])
-                found.update(connection.execute(select(SNAPSHOTS.c.owner).where(part)).scalars())
+            for part in _parts(owners):
+                mine = SNAPSHOTS.c.owner.in_(part)
+                found.update(connection.execute(select(SNAPSHOTS.c.owner).where(mine)).scalars())
         return sorted(found)
 
     def held_alone(self, owner: str) -> list[str]:
@@ -114,6 +163,10 @@ class RunJournalReads:
         for row in rows:
             found.setdefault(row.snapshot, []).append(row.owner)
         return found
+
+    def _among(self, kind: type[RowT], table: Table, column: Any, values: Collection[str]) -> list[RowT]:
+        rows = [row for part in _parts(values) for row in self._rows(kind, select(table).where(column.in_(part)))]
+        return sorted(rows, key=lambda row: getattr(row, "place"))  # noqa: B009
 
     def _rows(self, kind: type[RowT], query: Any) -> list[RowT]:
         with self._database.read() as connection:
@@ -154,20 +207,31 @@ class RunJournal(RunJournalReads):
             _insert(connection, GROUPS, groups)
             _insert(connection, EPISODES, episodes)
 
-    def task_prepared(self, run: str, task: str, *, snapshot: str, snapshot_blob: str, prepare_s: float) -> None:
+    def used(self, *usages: UsageRow) -> None:
+        """Counts what was used."""
+        with self._database.write() as connection:
+            _insert_usages(connection, usages)
+
+    def task_prepared(
+        self, run: str, task: str, *, snapshot: str, snapshot_blob: str, prepare_s: float, used: UsageRow
+    ) -> None:
         """The state that the task's episodes start from is saved and its statement durable."""
         row = (TASKS.c.run == run) & (TASKS.c.task == task)
         values = {"snapshot": snapshot, "snapshot_blob": snapshot_blob, "prepare_s": prepare_s, "refusal": ""}
-        self._write(update(TASKS).where(row).values(values))
+        with self._database.write() as connection:
+            connection.execute(update(TASKS).where(row).values(values))
+            _insert_usages(connection, [used])
 
     def task_refused(self, run: str, task: str, cause: str) -> None:
         """The task cannot be made ready."""
         self._write(update(TASKS).where((TASKS.c.run == run) & (TASKS.c.task == task)).values(refusal=cause))
 
-    def attempt_failed(self, failure: FailureRow, *, next_attempt: int) -> None:
-        """An attempt failed on our side; the episode's next one is `next_attempt`."""
+    def attempt_failed(self, failure: FailureRow, *, next_attempt: int, used: UsageRow | None = None) -> None:
+        """An attempt failed on our side; the episode's next one is `next_attempt`. `used`: what it took, where no
+        record says so."""
         with self._database.write() as connection:
             _insert(connection, FAILURES, [failure])
+            _insert_usages(connection, [used] if used else [])
             connection.execute(
                 update(EPISODES).where(EPISODES.c.id == failure.episode).values(attempt=next_attempt)
             )  # fmt: skip
@@ -176,11 +240,11 @@ class RunJournal(RunJournalReads):
         """The episode's record is stored. `cause`: why it cannot be scored; empty where it can."""
         self._move(episode, EpisodeState.PLANNED, EpisodeState.PLAYED, {"record": record, "cause": cause})
 
-    def judged(self, row: EpisodeRow) -> None:
-        """Verdict and reward of a row whose episode was played are stored."""
+    def judged(self, row: EpisodeRow, *, used: UsageRow | None = None) -> None:
+        """Verdict and reward of a row whose episode was played are stored. `used`: what the grading took."""
         names = ("verdict", "reward", "reward_id", "value", "cause", "judging_started_s", "judged_s")
         values = {name: getattr(row, name) for name in names}
-        self._move(row.id, EpisodeState.PLAYED, EpisodeState.JUDGED, values)
+        self._move(row.id, EpisodeState.PLAYED, EpisodeState.JUDGED, values, used=used)
 
     def sealed(self, run: str, episodes: Iterable[str], *, signing_s: float) -> None:
         """From now on their rewards are visible: call it once their statements are durable."""
@@ -216,10 +280,15 @@ class RunJournal(RunJournalReads):
         """Nobody holds it any more."""
         self._write(delete(SNAPSHOTS).where(SNAPSHOTS.c.snapshot == snapshot))
 
-    def _move(self, episode: str, before: EpisodeState, after: EpisodeState, values: dict[str, Any]) -> None:
+    def _move(
+        self, episode: str, before: EpisodeState, after: EpisodeState, values: dict[str, Any],
+        *, used: UsageRow | None = None,
+    ) -> None:  # fmt: skip
         row = (EPISODES.c.id == episode) & (EPISODES.c.state == before)
         with self._database.write() as connection:
             moved = connection.execute(update(EPISODES).where(row).values(state=after, **values)).rowcount
+            if moved == 1 and used:
+                _insert_usages(connection, [used])
         if moved != 1:
             raise IntegrityError(
                 f"The journal does not have {episode} as {before} any more.",
@@ -235,3 +304,16 @@ def _insert(connection: Connection, table: Table, records: Iterable[Record]) -> 
     rows = [msgspec.to_builtins(record) for record in records]
     if rows:
         connection.execute(insert(table), rows)
+
+
+def _insert_usages(connection: Connection, usages: Iterable[UsageRow]) -> None:
+    rows = [{**msgspec.structs.asdict(row), "usage": msgspec.json.encode(row.usage).decode()} for row in usages]
+    if rows:
+        connection.execute(insert(USAGES), rows)
+
+
+def _parts(values: Collection[str]) -> Iterator[list[str]]:
+    """A statement has only so many parameters."""
+    listed = list(values)
+    for first in range(0, len(listed), PARAMETERS_MAX):
+        yield listed[first : first + PARAMETERS_MAX]

@@ -17,20 +17,25 @@ from ropewalk.reward.bundle import Bundle
 from ropewalk.reward.verdict import Reward, Verdict, VerdictStatus
 from ropewalk.rollout.episodes.play import Trouble
 from ropewalk.rollout.journal import RunJournal
+from ropewalk.rollout.metering import Meter, metered
 from ropewalk.rollout.ports import RunWorld
-from ropewalk.rollout.rows import EpisodeRow
+from ropewalk.rollout.rows import EpisodeRow, UsageRow
 from ropewalk.rollout.threads import in_thread
 
 RETRY_PAUSE_S = 0.2
 
-OnFailure = Callable[[EpisodeRow, int, str, Trouble], Awaitable[None]]
+OnFailure = Callable[[EpisodeRow, int, str, Trouble, UsageRow | None], Awaitable[None]]
 
 
 class Judging:
     """Judges one run's episodes."""
 
-    def __init__(self, world: RunWorld, journal: RunJournal, *, attempts_max: int, on_failure: OnFailure) -> None:
-        """`on_failure` hears of every try that our side failed: row, attempt, stage, trouble."""
+    def __init__(
+        self, world: RunWorld, journal: RunJournal, *, attempts_max: int, on_failure: OnFailure, meter: Meter
+    ) -> None:
+        """`on_failure` hears of every try that our side failed: row, attempt, stage, trouble, what it took. `meter`: of
+        the run."""
+        self._meter = meter
         self._world = world
         self._journal = journal
         self._attempts_max = attempts_max
@@ -41,10 +46,11 @@ class Judging:
     ) -> Verdict:
         """Stores the verdict and the reward, and returns the verdict."""
         started_s = self._world.clock.now_s()
+        used: UsageRow | None = None
         if record.termination.ours:
             verdict = _lost(record, task, trouble)
         else:
-            verdict = await self._grade(row, task, bundle)
+            verdict, used = await self._grade(row, task, bundle)
         verdict = _storable(verdict)
         value = verdict.score if verdict.status is VerdictStatus.SCORED else None
         reward = Reward(
@@ -72,29 +78,35 @@ class Judging:
                 judging_started_s=started_s,
                 judged_s=self._world.clock.now_s(),
             ),
+            used=used,
         )
         return verdict
 
-    async def _grade(self, row: EpisodeRow, task: Task, bundle: Bundle | None) -> Verdict:
-        """A verdict, after as many tries as the plan allows where our side fails."""
+    async def _grade(self, row: EpisodeRow, task: Task, bundle: Bundle | None) -> tuple[Verdict, UsageRow | None]:
+        """A verdict, after as many tries as the plan allows where our side fails, and what the last one took (None:
+        that is in the journal already)."""
         for attempt in range(1, self._attempts_max + 1):
+            meter = self._meter.part()
+            used = UsageRow(run=row.run, task=task.id, episode=row.id, stage="grade", usage=meter.usage)
             try:
-                verdict = await self._world.judge.grade(task, episode=row.id, bundle=bundle)
+                judge = metered(self._world, meter).judge
+                verdict = await judge.grade(task, episode=row.id, bundle=bundle)
                 if verdict.status is not VerdictStatus.INFRA_ERROR:
-                    return verdict
+                    return verdict, used
                 trouble = Trouble(cause=verdict.cause, detail=verdict.detail)
             except UnavailableError as error:
                 verdict = None
                 trouble = Trouble(cause="grader_unavailable", detail=error.message)
             except CallerError as error:
-                return _unjudged(
+                refused = _unjudged(
                     row.id, task, bundle, VerdictStatus.TASK_INVALID, cause="grader_refused", detail=error.message
                 )
-            await self._failed(row, attempt, "grade", trouble)
+                return refused, used
+            await self._failed(row, attempt, "grade", trouble, used)
             await anyio.sleep(RETRY_PAUSE_S * attempt)
         return verdict or _unjudged(
             row.id, task, bundle, VerdictStatus.INFRA_ERROR, cause=trouble.cause, detail=trouble.detail
-        )
+        ), None
 
 
 def _storable(verdict: Verdict) -> Verdict:

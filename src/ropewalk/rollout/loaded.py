@@ -16,7 +16,7 @@ from ropewalk.reward.verdict import Reward, Verdict
 from ropewalk.rollout.journal import RunJournalReads
 from ropewalk.rollout.outline import outline, visible_tests_passed
 from ropewalk.rollout.plan import Plan
-from ropewalk.rollout.rows import EpisodeRow, EpisodeState, FailureRow, GroupRow, RunRow, TaskRow
+from ropewalk.rollout.rows import EpisodeRow, EpisodeState, FailureRow, GroupRow, RunRow, TaskRow, UsageRow
 from ropewalk.store.contract import Blobs
 from ropewalk.store.records import read_record
 
@@ -50,6 +50,8 @@ class LoadedRun(Record):
     groups: tuple[GroupRow, ...]
     episodes: tuple[LoadedEpisode, ...]
     failures: tuple[FailureRow, ...]
+    usages: tuple[UsageRow, ...] = ()
+    """What was used besides what the episodes' records say."""
 
     def of_group(self, group: str) -> list[LoadedEpisode]:
         """The group's episodes."""
@@ -136,6 +138,7 @@ def read_episodes(
         groups=tuple(groups),
         episodes=tuple(results),
         failures=tuple(journal.failures(run)),
+        usages=tuple(journal.usages(run)),
     )
     return loaded, tuple(differences)
 

@@ -115,9 +115,21 @@ class OpenAISettings(Record):
     token_budget: PositiveInt = 100_000
     """Prompt and completion, per episode."""
     cost_usd_max: Amount | None = None
-    """Per run. Episodes that it stops are not scored."""
+    """Per run; needs a price. A request is sent only if it fits with the longest answer it may get, by the request's
+    length, and is counted by what the endpoint says; without an answer that says it, as if it had been the longest.
+    Episodes that the cap stops are not scored."""
     price_usd_per_million_prompt: Amount = 0.0
     price_usd_per_million_completion: Amount = 0.0
+
+    @property
+    def priced(self) -> bool:
+        """Whether tokens cost anything."""
+        return self.price_usd_per_million_prompt > 0 or self.price_usd_per_million_completion > 0
+
+    def usd(self, tokens_prompt: float, tokens_completion: float) -> float:
+        """What tokens cost, in US dollars."""
+        prompt = tokens_prompt * self.price_usd_per_million_prompt
+        return (prompt + tokens_completion * self.price_usd_per_million_completion) / 1e6
 
 
 class PoliciesPlan(Record):
@@ -154,7 +166,8 @@ class Plan(Record):
         """The plan itself, if its parts fit together.
 
         Raises:
-            CallerError: a policy without its settings, or named twice; no policy at all; an unknown data class.
+            CallerError: a policy without its settings, or named twice; no policy at all; a cap on costs without
+                prices, which would never be reached; an unknown data class.
         """
         run = self.run
         if self.source.data_class is not None:
@@ -167,6 +180,13 @@ class Plan(Record):
             raise CallerError(
                 "The plan uses the policy 'openai' without saying which endpoint and model.",
                 next_step="give --base-url and --model, or add a [policy.openai] table with base_url and model.",
+            )
+        openai = self.policy.openai
+        if openai is not None and openai.cost_usd_max is not None and not openai.priced:
+            raise CallerError(
+                "The plan caps what the model may cost (policy.openai.cost_usd_max) and gives its tokens no price.",
+                next_step="give policy.openai.price_usd_per_million_prompt and price_usd_per_million_completion (with "
+                "--set), or leave the cap out.",
             )
         return self
 

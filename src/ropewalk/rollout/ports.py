@@ -99,6 +99,8 @@ class RunWorld:
     tenant: str
     clock: Clock = field(default_factory=SystemClock)
     capture: Capture = bundles.capture
+    judge_on: Callable[[EpisodeSandboxes], Judge] | None = None
+    """Makes the judge anew for sandboxes of that service, which counts them; None: the judge uses none."""
     disk_in_memory: bool = False
     """Whether what sandboxes write counts as the machine's memory."""
 
@@ -109,10 +111,9 @@ class RunWorld:
         return placed(self.fleet, [ResourceRequest(memory_bytes=wanted)], tenant=self.tenant)
 
 
-def stats_usage(stats: SandboxStats) -> dict[str, float]:
-    """What a sandbox used, without what could not be measured."""
+def memory_of(stats: SandboxStats) -> dict[str, float]:
+    """What a sandbox held of the machine's memory, without what could not be measured."""
     measured: dict[str, Any] = {
-        "cpu_s": stats.cpu_s,
         "memory_bytes_peak": stats.memory_bytes_peak,
         "memory_bytes_unique": stats.memory_bytes_unique,
     }

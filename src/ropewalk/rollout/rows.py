@@ -56,8 +56,22 @@ SNAPSHOTS: Final = Table(
     "rollout_snapshots", metadata, _text("snapshot", primary_key=True), _text("owner", primary_key=True)
 )  # fmt: skip
 
+_FIRST: Final = tuple(metadata.tables.values())
+USAGES: Final = Table(
+    "rollout_usages", metadata,
+    Column("number", Integer, primary_key=True, autoincrement=True), _text("run", index=True), _text("task"),
+    _text("episode"), _text("stage"), _text("usage"),
+)  # fmt: skip
 SCHEMA: Final = Schema(
-    "rollout", [Migration(1, "runs, tasks, groups, episodes", tables=list(metadata.tables.values()))]
+    "rollout",
+    [
+        Migration(1, "runs, tasks, groups, episodes", tables=_FIRST),
+        Migration(
+            2, "what no episode's record says of a run's use", tables=(USAGES,),
+            sql=("CREATE INDEX ix_rollout_episodes_group_id ON rollout_episodes (group_id)",
+                 "CREATE INDEX ix_rollout_episodes_task ON rollout_episodes (task)"),
+        ),
+    ],
 )  # fmt: skip
 
 
@@ -133,6 +147,19 @@ class EpisodeRow(Record):
     cause: str = ""
     judging_started_s: float | None = None
     judged_s: float | None = None
+
+
+class UsageRow(Record):
+    """What a run used that no record of an episode counts: preparations, gradings, attempts that were made again."""
+
+    run: str
+    task: str
+    episode: str
+    """Empty for a preparation."""
+    stage: str
+    """`prepare`, `play` or `grade`."""
+    usage: dict[str, float]
+    """As an episode's."""
 
 
 class FailureRow(Record):

@@ -29,10 +29,11 @@ from ropewalk.rollout.episodes.play import Attempt, Played, Trouble
 from ropewalk.rollout.episodes.shelf import Shelf, ready, scratch
 from ropewalk.rollout.journal import RunJournal
 from ropewalk.rollout.judging import RETRY_PAUSE_S, Judging
+from ropewalk.rollout.metering import Meter, metered
 from ropewalk.rollout.plan import SETTLED_ENDPOINT, Plan
 from ropewalk.rollout.policies.contract import Policy, PolicyFailedError, SupportsSpending
 from ropewalk.rollout.ports import RunWorld
-from ropewalk.rollout.rows import EpisodeRow, EpisodeState, FailureRow, RunRow, TaskRow
+from ropewalk.rollout.rows import EpisodeRow, EpisodeState, FailureRow, RunRow, TaskRow, UsageRow
 from ropewalk.rollout.sealing import Sealer
 from ropewalk.rollout.statements import snapshot_draft
 from ropewalk.rollout.threads import in_thread
@@ -66,7 +67,7 @@ class RunLoop:
         self._sealer = Sealer(world, journal, run, observe)
         self._fatal: Exception | None = None
         self._scope = anyio.CancelScope()
-        self._sandbox_s = 0.0
+        self._meter = Meter(world.clock)
 
     async def work(self) -> RunRow:
         """Plays, grades and seals all that is open; also what an earlier, broken-off loop left.
@@ -106,8 +107,9 @@ class RunLoop:
     async def _load_run(self) -> None:
         self._plan, self._tasks = await in_thread(load_run, self._world, self._journal, self._run)
         self._judging = Judging(
-            self._world, self._journal, attempts_max=self._plan.run.attempts_max, on_failure=self._failed
-        )
+            self._world, self._journal, attempts_max=self._plan.run.attempts_max, on_failure=self._failed,
+            meter=self._meter,
+        )  # fmt: skip
 
     async def _stages(self) -> None:
         work_in, work_out = anyio.create_memory_object_stream[EpisodeRow](self._plan.run.concurrency)
@@ -143,7 +145,8 @@ class RunLoop:
             for task_row in await in_thread(self._journal.tasks, self._run):
                 mine = [row for row in rows if row.task == task_row.task]
                 todo = [row for row in mine if row.state in (EpisodeState.PLANNED, EpisodeState.PLAYED)]
-                if any(row.state is EpisodeState.PLANNED for row in todo) and not await self._ready(task_row, mine):
+                planned = any(row.state is EpisodeState.PLANNED for row in todo)
+                if planned and not self._used_up() and not await self._ready(task_row, mine):
                     todo = [row for row in todo if row.state is EpisodeState.PLAYED]
                 for row in todo:
                     await work.send(row)
@@ -153,19 +156,20 @@ class RunLoop:
         task = self._tasks[row.task]
         if row.snapshot and self._shelf.exists(row.snapshot):
             return True
-        cause, detail = "", ""
+        cause, detail, meter = "", "", self._meter.part()
         for attempt in range(1, self._plan.run.attempts_max + 1):
             if attempt > 1:
                 await anyio.sleep(RETRY_PAUSE_S * attempt)
             try:
                 started_s, started = self._world.clock.now_s(), self._world.clock.monotonic_s()
                 async with self._world.placed(task):
-                    snapshot = await make_ready(self._world, task, self._shelf, ready(self._run, task.id))
+                    world = metered(self._world, meter)
+                    snapshot = await make_ready(world, task, self._shelf, ready(self._run, task.id))
                 if row.snapshot and snapshot.id != row.snapshot and any(e.record for e in episodes):
                     # The group's first episodes began from a state that is lost and cannot be made again.
                     cause, detail = "snapshot_lost", f"{row.snapshot} is gone"
                     break
-                await self._task_ready(row, task, snapshot, started_s)
+                await self._task_ready(row, task, snapshot, started_s, self._prepared(task, meter))
                 duration_s = self._world.clock.monotonic_s() - started
                 self._observe(
                     events.TaskPrepared(
@@ -178,10 +182,16 @@ class RunLoop:
             except CallerError as error:  # the task's own doing, most likely: it ends the task, never the run
                 cause, detail = "task_not_ready", str(error)
                 break
+        await in_thread(self._journal.used, self._prepared(task, meter))
         await self._refuse_task(task, cause, detail, episodes)
         return False
 
-    async def _task_ready(self, row: TaskRow, task: Task, snapshot: SnapshotRecord, started_s: float) -> None:
+    def _prepared(self, task: Task, meter: Meter) -> UsageRow:
+        return UsageRow(run=self._run, task=task.id, episode="", stage="prepare", usage=meter.usage)
+
+    async def _task_ready(
+        self, row: TaskRow, task: Task, snapshot: SnapshotRecord, started_s: float, used: UsageRow
+    ) -> None:
         ended_s = self._world.clock.now_s()
         draft = snapshot_draft(task, snapshot, started_s=started_s, ended_s=ended_s)
 
@@ -189,7 +199,7 @@ class RunLoop:
             blob = self._world.blobs.put(canonical_bytes(snapshot))
             self._world.recorder.record((draft,))
             self._journal.task_prepared(
-                self._run, task.id, snapshot=snapshot.id, snapshot_blob=blob, prepare_s=ended_s - started_s
+                self._run, task.id, snapshot=snapshot.id, snapshot_blob=blob, prepare_s=ended_s - started_s, used=used
             )
 
         await in_thread(note)
@@ -213,9 +223,13 @@ class RunLoop:
                         await self._episode(row, task)
                 judged.send_nowait(row.id)
 
-    async def _over_budget(self, row: EpisodeRow) -> bool:
+    def _used_up(self) -> bool:
+        """Whether the run's sandboxes have lived as long as they may, all together, those that run included."""
         budget = self._plan.run.sandbox_s_max
-        if budget is None or self._sandbox_s < budget:
+        return budget is not None and self._meter.sandbox_s >= budget
+
+    async def _over_budget(self, row: EpisodeRow) -> bool:
+        if not self._used_up():
             return False
         await self._sealer.close_group(row.group_id, row.task, row.policy, "budget_sandbox_s")
         return True
@@ -225,7 +239,6 @@ class RunLoop:
             played = await self._play(row, task)
             record, bundle, trouble = played.record, played.bundle, played.trouble
             await in_thread(self._store_played, row, record, trouble)
-            self._sandbox_s += record.usage.get("sandbox_s", 0.0)
         else:
             blobs = self._world.blobs
             record = await in_thread(read_record, blobs, row.record or "", EpisodeRecord)
@@ -251,8 +264,7 @@ class RunLoop:
         self._journal.played(row.id, record=blob, cause=trouble.cause if trouble else "")
 
     async def _play(self, row: EpisodeRow, task: Task) -> Played:
-        task_rows = await in_thread(self._journal.tasks, self._run)
-        snapshot = next(t.snapshot for t in task_rows if t.task == task.id) or ""
+        snapshot = (await in_thread(self._journal.task, self._run, task.id)).snapshot or ""
         attempt = row.attempt
         while True:
             self._observe(
@@ -270,7 +282,9 @@ class RunLoop:
                 materials=self._materials,
                 shelf=self._shelf,
                 on_step=lambda step: self._say_step(row, step),
+                meter=self._meter.part(),
             )
+            played: Played | None = None
             try:
                 played = await one.play()
             except PolicyFailedError as error:
@@ -283,17 +297,23 @@ class RunLoop:
             finally:
                 with anyio.CancelScope(shield=True):
                     await self._shelf.release(scratch(row.id))
+                    if played is None:
+                        await in_thread(self._journal.used, self._lost(row, one.usage()))
             trouble = played.trouble
             if trouble is None:
                 return played
-            await self._failed(row, attempt, "play", trouble)
+            last = not trouble.retriable or attempt >= self._plan.run.attempts_max
+            await self._failed(row, attempt, "play", trouble, None if last else self._lost(row, played.record.usage))
             attempt += 1
-            if not trouble.retriable or attempt > self._plan.run.attempts_max:
+            if last:
                 return played
             await self._shelf.release(row.id)
             await anyio.sleep(RETRY_PAUSE_S * attempt)
 
-    async def _failed(self, row: EpisodeRow, attempt: int, stage: str, trouble: Trouble) -> None:
+    def _lost(self, row: EpisodeRow, usage: dict[str, float]) -> UsageRow:
+        return UsageRow(run=self._run, task=row.task, episode=row.id, stage="play", usage=usage)
+
+    async def _failed(self, row: EpisodeRow, attempt: int, stage: str, trouble: Trouble, used: UsageRow | None) -> None:
         await in_thread(
             self._journal.attempt_failed,
             FailureRow(
@@ -301,6 +321,7 @@ class RunLoop:
                 detail=clean_text(trouble.detail[:2000]), at_s=self._world.clock.now_s(),
             ),
             next_attempt=attempt + 1 if stage == "play" else row.attempt,
+            used=used,
         )  # fmt: skip
         self._observe(
             events.EpisodeRetried(
@@ -374,12 +395,14 @@ class RunLoop:
         await self._shelf.release(*(ready(self._run, task) for task in self._tasks if task not in looked_at))
 
     def _count_spent(self, rows: list[EpisodeRow]) -> None:
-        """What episodes used counts towards the run's budgets, also when they were played before a resume."""
-        for row in rows:
-            if row.record is None:
-                continue
-            usage = read_record(self._world.blobs, row.record, EpisodeRecord).usage
-            self._sandbox_s += usage.get("sandbox_s", 0.0)
-            policy = self._policies[row.policy]
+        """What was used before a resume counts towards the run's budgets, also where nothing came of it."""
+        policies = {row.id: row.policy for row in rows}
+        spent = [
+            (row.policy, read_record(self._world.blobs, row.record, EpisodeRecord).usage) for row in rows if row.record
+        ]
+        spent += [(policies.get(used.episode, ""), used.usage) for used in self._journal.usages(self._run)]
+        for name, usage in spent:
+            self._meter.add({"sandbox_s": usage.get("sandbox_s", 0.0)})
+            policy = self._policies.get(name)
             if isinstance(policy, SupportsSpending):
                 policy.spent(usage.get("tokens_prompt", 0.0), usage.get("tokens_completion", 0.0))

@@ -40,9 +40,11 @@ class Sealer:
         started = self._world.clock.monotonic_s()
 
         def sign() -> list[tuple[EpisodeRow, Outcome]]:
-            rows = [self._journal.episode(id) for id in ids]
+            rows = self._journal.chosen_episodes(ids)
             plan = self._journal.run(self._run).plan
-            snapshots = {row.task: row.snapshot_blob or "" for row in self._journal.tasks(self._run)}
+            snapshots = {
+                task: self._journal.task(self._run, task).snapshot_blob or "" for task in {row.task for row in rows}
+            }
             drafts: list[StatementDraft] = []
             outcomes = [self._load(row) for row in rows]
             for row, outcome in zip(rows, outcomes, strict=True):
@@ -71,11 +73,11 @@ class Sealer:
     async def close_groups(self, groups: set[str]) -> None:
         """Closes those whose episodes are all sealed: complete, or refused with the cause of what is unscored."""
         episodes: dict[str, list[EpisodeRow]] = {}
-        for row in await in_thread(self._journal.episodes, self._run):
+        for row in await in_thread(self._journal.members, groups):
             episodes.setdefault(row.group_id, []).append(row)
-        for group in await in_thread(self._journal.groups, self._run):
+        for group in await in_thread(self._journal.chosen_groups, groups):
             members = episodes[group.id]
-            if group.id not in groups or any(row.state is not EpisodeState.SEALED for row in members):
+            if any(row.state is not EpisodeState.SEALED for row in members):
                 continue
             causes = sorted(row.cause for row in members if row.value is None)
             cause = max(causes, key=causes.count) if causes else ""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from ropewalk.reward import catalogue
 from ropewalk.reward.statistics import wilson
-from ropewalk.rollout.episodes.host import add_usage
 from ropewalk.rollout.loaded import LoadedEpisode, LoadedRun
+from ropewalk.rollout.metering import add_usage
 from ropewalk.rollout.rows import GroupRow
 from ropewalk.rollout.summary import CatalogueCall, EpisodeLine, Interval, PolicyRow, Row, RunSummary
 
@@ -38,7 +38,7 @@ def summary_of(loaded: LoadedRun, *, cost: Mapping[str, float] | None = None) ->
         catalogue=_catalogue(loaded),
         episodes=tuple(_line(result) for result in loaded.episodes),
         time_s=time_s,
-        usage=_usages(loaded.episodes, loaded),
+        usage={**_usages(loaded.episodes, loaded), **_preparing(loaded)},
         cost=dict(cost or {}),
     )
 
@@ -147,22 +147,47 @@ def _times(results: Iterable[LoadedEpisode]) -> dict[str, float]:
     return total
 
 
-def _usages(results: Iterable[LoadedEpisode], loaded: LoadedRun) -> dict[str, float]:
-    """Sums, and the largest of peaks; `memory_bytes_mean` is one episode's, `model_usd` by the plan's prices."""
+def _usages(results: Sequence[LoadedEpisode], loaded: LoadedRun) -> dict[str, float]:
+    """See `Row.usage`; attempts that were made again count as their episode's."""
     total: dict[str, float] = {}
     held = []
+    apart = _apart(loaded)
     for result in results:
         usage = result.record.usage if result.record else {}
-        add_usage(total, usage)
         if memory := usage.get("memory_bytes_unique") or usage.get("memory_bytes_peak"):
             held.append(memory)
-        if result.verdict:
-            add_usage(total, {"grading_cpu_s": result.verdict.usage.get("cpu_s", 0.0)})
+        for each in [usage, *apart["play", result.row.id]]:
+            # Records of before this was told apart: all that lived was measured.
+            add_usage(total, {"cpu_sandbox_s": each["sandbox_s"], **each} if "cpu_s" in each else each)
+        for each in apart["grade", result.row.id] or _by_verdict(result):
+            add_usage(total, {f"grading_{name}": value for name, value in each.items()})
     if held:
         total["memory_bytes_mean"] = sum(held) / len(held)
     if (openai := loaded.plan.policy.openai) and "tokens_prompt" in total:
-        prompt, completion = total["tokens_prompt"], total.get("tokens_completion", 0.0)
-        total["model_usd"] = (
-            prompt * openai.price_usd_per_million_prompt + completion * openai.price_usd_per_million_completion
-        ) / 1e6
+        total["model_usd"] = openai.usd(total["tokens_prompt"], total.get("tokens_completion", 0.0))
     return total
+
+
+def _preparing(loaded: LoadedRun) -> dict[str, float]:
+    total: dict[str, float] = {}
+    for used in loaded.usages:
+        if used.stage == "prepare":
+            add_usage(total, {f"prepare_{name}": value for name, value in used.usage.items()})
+    return total
+
+
+def _apart(loaded: LoadedRun) -> defaultdict[tuple[str, str], list[dict[str, float]]]:
+    """What no record says, by stage and episode."""
+    found = defaultdict[tuple[str, str], list[dict[str, float]]](list)
+    for used in loaded.usages:
+        found[used.stage, used.episode].append(used.usage)
+    return found
+
+
+def _by_verdict(result: LoadedEpisode) -> list[dict[str, float]]:
+    """Of gradings whose sandboxes were not counted: about as much."""
+    if not result.verdict or "duration_s" not in result.verdict.usage:
+        return []
+    used, lived_s = result.verdict.usage, result.verdict.usage["duration_s"]
+    measured = {"cpu_s": used["cpu_s"], "cpu_sandbox_s": lived_s} if "cpu_s" in used else {}
+    return [{"sandbox_s": lived_s, **measured}]

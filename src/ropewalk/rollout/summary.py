@@ -36,8 +36,10 @@ class Row(Record):
     time_s: dict[str, float]
     """`sandbox`, `tests`, `model`, `policy`, `grading`; summed over episodes."""
     usage: dict[str, float]
-    """`sandbox_s`, `cpu_s`, `forks`, `tokens_prompt`, `tokens_completion` summed; `memory_bytes_peak` and
-    `memory_bytes_unique` the largest."""
+    """`sandbox_s`, `forks`, `tokens_prompt`, `tokens_completion` summed, also over attempts that were made again;
+    `cpu_s`, of sandboxes that lived `cpu_sandbox_s` (others' was not measured); the same of gradings as `grading_…`;
+    `memory_bytes_peak` and `memory_bytes_unique` the largest, `memory_bytes_mean` an episode's; `model_usd` by the
+    plan's prices."""
     advantage: bool
     """Whether the group's rewards differ, so that a group-relative trainer learns from it."""
     complete: bool
@@ -101,5 +103,6 @@ class RunSummary(Record):
     time_s: dict[str, float]
     """Whole run, with `signing` and `prepare`."""
     usage: dict[str, float]
+    """As a row's, and `prepare_sandbox_s` of making tasks ready."""
     cost: dict[str, float] = {}
     """As the cost model names them; empty where none was given."""

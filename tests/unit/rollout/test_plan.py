@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ropewalk.core.errors import CallerError, RopewalkError
-from ropewalk.rollout.plan import Plan, PolicyName
+from ropewalk.rollout.plan import OpenAISettings, Plan, PoliciesPlan, PolicyName, RunPlan
 from ropewalk.rollout.plan_file import load_plan, parse_plan, plan_from_settings
 
 WHOLE = """
@@ -108,3 +109,12 @@ def test_any_text_is_a_plan_or_a_caller_error(text: str) -> None:
         parse_plan(text)
     except RopewalkError as error:
         assert isinstance(error, CallerError)
+
+
+def test_a_cap_without_prices_is_refused() -> None:
+    openai = OpenAISettings(base_url="http://h/v1", model="m", cost_usd_max=1.0)
+    plan = Plan(run=RunPlan(policies=(PolicyName.OPENAI,)), policy=PoliciesPlan(openai=openai))
+    with pytest.raises(CallerError, match=r"policy\.openai\.cost_usd_max\) and gives its tokens no price"):
+        plan.check()
+    priced = msgspec.structs.replace(openai, price_usd_per_million_completion=2.0)
+    msgspec.structs.replace(plan, policy=PoliciesPlan(openai=priced)).check()

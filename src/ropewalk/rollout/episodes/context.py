@@ -66,6 +66,9 @@ class AgentContext:
     ) -> None:
         self.task = task
         self.seed = seed
+        self.tokens_unrecorded: dict[str, int] = {}
+        """`prompt` and `completion` tokens that stand in no step: what is in here at the end counts as the episode's
+        too, however it ends."""
         self._steps_left = steps_max
         self._channel = channel
 

@@ -23,7 +23,8 @@ from ropewalk.rollout.episodes import tools
 from ropewalk.rollout.episodes.changes import FileWatch
 from ropewalk.rollout.episodes.clean import clean_call, clean_message, clean_result, storable
 from ropewalk.rollout.episodes.context import Action, Answer, SearchFork
-from ropewalk.rollout.ports import EpisodeSandbox, EpisodeSandboxes, stats_usage
+from ropewalk.rollout.metering import add_usage
+from ropewalk.rollout.ports import EpisodeSandbox, EpisodeSandboxes, memory_of
 from ropewalk.sandbox.contract import SandboxGoneError
 
 log = logging.getLogger(__name__)
@@ -207,17 +208,15 @@ class ForkBench:
         snapshot: str,
         save: Callable[[EpisodeSandbox, str], Awaitable[str]],
         forks_max: int,
-        clock: Clock,
     ) -> None:
         """`snapshot`: the state that the episode began with. `save` saves a later one and returns its id."""
-        self.usage: dict[str, float] = {"forks": 0.0, "sandbox_s": 0.0}
+        self.usage: dict[str, float] = {"forks": 0.0}
         self._host = host
         self._sandboxes = sandboxes
         self._snapshot = snapshot
         self._save = save
         self._stale = False
         self._forks_max = forks_max
-        self._clock = clock
 
     @property
     def forks_left(self) -> int:
@@ -244,20 +243,32 @@ class ForkBench:
             self._snapshot = await self._save(self._host.sandbox, "kept edits")
             self._stale = False
         self.usage["forks"] += 1
-        started_s = self._clock.monotonic_s()
-        sandbox = await self._sandboxes.fork(self._snapshot)
+        sandbox = await forked(self._sandboxes, self._snapshot)
         try:
             yield _SearchFork(sandbox, self._host.task.workdir)
-            add_usage(self.usage, stats_usage(await sandbox.stats()))
+            add_usage(self.usage, memory_of(await sandbox.stats()))
         finally:
             await close(sandbox)
-            self.usage["sandbox_s"] += self._clock.monotonic_s() - started_s
 
 
-def add_usage(total: dict[str, float], more: Mapping[str, float]) -> None:
-    """Adds sums and takes the larger of peaks, in place."""
-    for name, value in more.items():
-        total[name] = max(total.get(name, 0.0), value) if name.startswith("memory_") else total.get(name, 0.0) + value
+class SnapshotLostError(UnavailableError):
+    """The state that an episode or its search needs is gone: somebody removed it."""
+
+
+async def forked(sandboxes: EpisodeSandboxes, snapshot: str) -> EpisodeSandbox:
+    """A fork, or an error that says whose doing it is that there is none: never the policy's, which may be asking.
+
+    Raises:
+        SnapshotLostError: the snapshot is gone.
+        UnavailableError: the machine has no room for it.
+        IntegrityError: stored bytes are damaged.
+    """
+    try:
+        return await sandboxes.fork(snapshot)
+    except CallerError as error:
+        raise SnapshotLostError(error.message, next_step=error.next_step) from error
+    except OSError as error:
+        raise UnavailableError(f"{snapshot} cannot be forked: {error.strerror or error}.") from error
 
 
 async def close(sandbox: EpisodeSandbox) -> None:

@@ -7,7 +7,7 @@ import email.utils
 import json
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, MutableMapping
 from datetime import datetime
 from typing import Any
 
@@ -19,6 +19,7 @@ from ropewalk.core.errors import CallerError
 from ropewalk.rollout.plan import OpenAISettings
 from ropewalk.rollout.policies.contract import PolicyFailedError
 from ropewalk.rollout.policies.model.completions import Completion, GarbageError, parse_completion
+from ropewalk.rollout.policies.model.spending import Spending, Try, tokens_in
 
 BACKOFF_S = 0.5
 BACKOFF_S_MAX = 30.0
@@ -28,6 +29,7 @@ DEAD_AFTER = 3
 and the run stops before it makes an unscored episode of all that is left."""
 _AGAIN = {408, 409, 425, 429}
 _NOT_LET_IN = {401, 403, 404}
+_NEVER_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
 _FULL = ("context_length_exceeded", "maximum context length", "context window")
 
 log = logging.getLogger(__name__)
@@ -71,7 +73,7 @@ class ChatClient:
         self._chance = chance or random.Random()
         self._slots = anyio.CapacityLimiter(settings.concurrency)
         self._failed_in_row = 0
-        self._cost_usd = 0.0
+        self._spending = Spending(settings)
         self._key = key
         self._http = httpx2.AsyncClient(
             timeout=httpx2.Timeout(settings.request_timeout_s),
@@ -85,18 +87,25 @@ class ChatClient:
 
     def spent(self, tokens_prompt: float, tokens_completion: float) -> None:
         """Counts tokens towards the cost."""
-        settings = self._settings
-        self._cost_usd += tokens_prompt * settings.price_usd_per_million_prompt / 1e6
-        self._cost_usd += tokens_completion * settings.price_usd_per_million_completion / 1e6
+        self._spending.add(tokens_prompt, tokens_completion)
 
     async def close(self) -> None:
         """Closes connections."""
         await self._http.aclose()
 
     async def complete(
-        self, messages: list[dict[str, Any]], tools: list[dict[str, Any]], *, tokens_max: int, seed: int
-    ) -> tuple[Completion, int, int]:
+        self, messages: list[dict[str, Any]], tools: list[dict[str, Any]], *, tokens_max: int, seed: int,
+        tokens: MutableMapping[str, int] | None = None,
+    ) -> tuple[Completion, int, int]:  # fmt: skip
         """An answer, with its prompt and completion tokens (estimated from lengths where the endpoint is silent).
+
+        Args:
+            messages: the conversation.
+            tools: their definitions.
+            tokens_max: of the answer.
+            seed: for the endpoint's sampling.
+            tokens: all that it took is added to `prompt` and `completion`: also tries that gave no answer, and also
+                where this raises or is cancelled.
 
         Raises:
             ContextFullError: the conversation does not fit the model.
@@ -113,27 +122,21 @@ class ChatClient:
         }
         data = json.dumps(body).encode()
         async with self._slots:
-            completion = await self._with_retries(data)
-        prompt = completion.tokens_prompt if completion.tokens_prompt is not None else len(data) // 4 + 1
-        answered = completion.tokens_completion
-        if answered is None:
-            answered = (len(completion.content) + sum(len(str(call.arguments)) for call in completion.calls)) // 4 + 1
-        self.spent(prompt, answered)
-        return completion, prompt, answered
+            completion, taken = await self._with_retries(data, tokens_max, {} if tokens is None else tokens)
+        return completion, taken.prompt, taken.completion
 
-    async def _with_retries(self, data: bytes) -> Completion:
+    async def _with_retries(
+        self, data: bytes, tokens_max: int, tokens: MutableMapping[str, int]
+    ) -> tuple[Completion, Try]:
         tries = self._settings.attempts_max
         for attempt in range(1, tries + 1):
-            cap = self._settings.cost_usd_max
-            if cap is not None and self._cost_usd >= cap:
-                raise PolicyFailedError(
-                    f"The run's cost cap of ${cap:g} is reached (${self._cost_usd:.4f} spent).",
-                    cause="cost_cap", retriable=False, next_step="raise policy.openai.cost_usd_max.",
-                )  # fmt: skip
             try:
-                completion = await self._once(data)
+                async with self._spending.trying(
+                    prompt=tokens_in(len(data)), completion_max=tokens_max, tokens=tokens
+                ) as one:
+                    completion = await self._once(data, one)
                 self._failed_in_row = 0
-                return completion
+                return completion, one
             except _Again as again:
                 log.info("chat completion failed (%s), try %d of %d: %s", again.cause, attempt, tries, again.detail)
                 if attempt == tries:
@@ -147,23 +150,30 @@ class ChatClient:
                 await self._sleep(self._pause_s(attempt, again.retry_after_s))
         raise AssertionError("unreachable")
 
-    async def _once(self, data: bytes) -> Completion:
+    async def _once(self, data: bytes, one: Try) -> Completion:
         headers = {"Content-Type": "application/json"}
         try:
             # The client's own time limit starts anew with every byte; this one does not.
             with anyio.fail_after(self._settings.request_timeout_s):
                 async with self._http.stream("POST", self._url, content=data, headers=headers) as response:
+                    if response.status_code != 200:
+                        one.settle(0, 0)
                     body = await _bounded(response)
         except TimeoutError:
             raise _Again("endpoint_unreachable", f"no answer within {self._settings.request_timeout_s:g} s") from None
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            if isinstance(error, _NEVER_SENT):
+                one.settle(0, 0)
             raise _Again("endpoint_unreachable", f"{type(error).__name__}: {error}"[:300]) from error
         status = response.status_code
         if status == 200:
             try:
-                return parse_completion(body)
+                completion = parse_completion(body)
             except GarbageError as error:
+                one.settle(one.prompt, min(tokens_in(len(body)), one.completion))
                 raise _Again("endpoint_garbage", f"the answer is no chat completion: {error}") from error
+            _settle(one, completion)
+            return completion
         detail = f"HTTP {status}: {self._shown(body)}"
         if status in _AGAIN or status >= 500:
             retry_after_s = _retry_after_s(response.headers.get("retry-after", ""))
@@ -211,6 +221,13 @@ async def _bounded(response: httpx2.Response) -> bytes:
         if len(body) > limits.ENDPOINT_ANSWER_BYTES_MAX:
             raise _Again("endpoint_garbage", f"the answer is larger than {limits.ENDPOINT_ANSWER_BYTES_MAX} bytes")
     return bytes(body)
+
+
+def _settle(one: Try, completion: Completion) -> None:
+    answered = completion.tokens_completion
+    if answered is None:
+        answered = tokens_in(len(completion.content) + sum(len(str(call.arguments)) for call in completion.calls))
+    one.settle(one.prompt if completion.tokens_prompt is None else completion.tokens_prompt, answered)
 
 
 def _retry_after_s(value: str) -> float | None:

@@ -12,6 +12,7 @@ from ropewalk.rollout.episodes.context import AgentContext, TaskView
 from ropewalk.rollout.plan import OpenAISettings
 from ropewalk.rollout.policies.contract import ContextKind, PolicyEnd
 from ropewalk.rollout.policies.model.client import ChatClient, ContextFullError
+from ropewalk.rollout.policies.model.spending import tokens_in
 
 SYSTEM = (
     "You repair a Python package. You work in a sandbox through tools. Find the cause of the failing tests and "
@@ -54,19 +55,22 @@ class OpenAIPolicy:
         """
         new = [Message(role="system", content=SYSTEM), Message(role="user", content=first_words(context.task))]
         conversation = [_plain(message) for message in new]
-        tokens_left = self._settings.token_budget
+        tokens_left, tools = self._settings.token_budget, context.tools
         while True:
             if context.steps_left < 1:
                 return _stop("all steps are used up")
-            if tokens_left < 1:
-                return _stop(f"the episode's {self._settings.token_budget} tokens are used up")
+            room = tokens_left - tokens_in(len(json.dumps([conversation, tools])))
+            if room < 1:
+                budget = self._settings.token_budget
+                return _stop(f"of the episode's {budget} tokens {max(tokens_left, 0)} are left, less than it says next")
             started_s = self._clock.monotonic_s()
             try:
                 completion, prompt, answered = await self._client.complete(
                     conversation,
-                    context.tools,
-                    tokens_max=min(self._settings.completion_tokens_max, tokens_left),
+                    tools,
+                    tokens_max=min(self._settings.completion_tokens_max, room),
                     seed=context.seed,
+                    tokens=context.tokens_unrecorded,
                 )
             except ContextFullError:
                 return _stop("the conversation is longer than the model can read")
@@ -79,6 +83,8 @@ class OpenAIPolicy:
                 tokens={"prompt": prompt, "completion": answered},
                 time_s={"model": model_s},
             )
+            for name, count in (("prompt", prompt), ("completion", answered)):
+                context.tokens_unrecorded[name] -= count
             conversation.append(_plain(said))
             conversation += [
                 _answer(call, result) for call, result in zip(completion.calls, results, strict=True)
