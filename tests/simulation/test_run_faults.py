@@ -582,6 +582,30 @@ async def test_the_loop_never_waits_for_the_journal(folder: Path, monkeypatch: p
     check(durable, journal, run_id)
 
 
+async def test_rows_are_read_once_or_so_however_many_there_are(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = 0
+    rows = RunJournal._rows
+
+    def counted(self: RunJournal, *arguments: Any) -> list[Any]:
+        nonlocal read
+        found = rows(self, *arguments)
+        read += len(found)
+        return found
+
+    monkeypatch.setattr(RunJournal, "_rows", counted)
+    counts = []
+    for tasks in (3, 9):
+        durable = Durable(folder / str(tasks))
+        durable.folder.mkdir()
+        journal = durable.journal()
+        plan = Plan(run=RunPlan(policies=(PolicyName.NOOP,), group=2, concurrency=1))
+        run_id = begin_run(durable.world(), journal, plan, [durable.task(f"double {n}") for n in range(tasks)])
+        read = 0
+        await work(durable, journal, run_id)
+        counts.append(read)
+    assert counts[1] < 4 * counts[0], "three times the episodes, three times the rows"
+
+
 async def test_a_row_that_somebody_else_moved_stops_the_run(folder: Path) -> None:
     durable = Durable(folder)
     journal = durable.journal()

@@ -67,10 +67,10 @@ class Run:
         reader = _Reader()
         self._readers.append(reader)
         try:
-            sealed: list[str] | None = None  # all of them
+            sealed: list[str] | None = None  # all of them: at first, and at the end
             while True:
                 over = self._ended.is_set() or not self._working
-                for reward in await anyio.to_thread.run_sync(self._signed, sealed, given):
+                for reward in await anyio.to_thread.run_sync(self._signed, None if over else sealed, given):
                     given.add(reward.episode)
                     yield reward
                 if over:

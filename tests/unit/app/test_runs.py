@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -48,6 +49,52 @@ async def test_a_policy_that_cannot_be_closed_leaves_nobody_waiting(tmp_path: Pa
                 run.start(group, world, {"noop": Sticky(), "other": Sticky()})
                 with pytest.raises(RuntimeError, match="let go"):
                     await run.wait()
+
+
+class Stepwise:
+    """Plays one episode for each time it is let."""
+
+    context: ClassVar[ContextKind] = ContextKind.AGENT
+    name = "noop"
+
+    def __init__(self) -> None:
+        self.let = anyio.Semaphore(0)
+
+    async def run(self, context: Any) -> None:
+        await self.let.acquire()
+
+    async def close(self) -> None:
+        pass
+
+
+async def test_every_reader_of_a_run_gets_every_reward_when_it_is_there(tmp_path: Path) -> None:
+    durable = Durable(tmp_path / "world")
+    durable.folder.mkdir()
+    plan = Plan(run=RunPlan(policies=(PolicyName.NOOP,), group=4, concurrency=1))
+    policy = Stepwise()
+    with Custody.open(state=tmp_path / "state") as custody:
+        world = replace(durable.world(), recorder=custody.recorder)
+        run = Run(begin_run(world, custody.journal, plan, [durable.task()]), custody)
+        got: list[list[str]] = [[], [], [], []]
+
+        async def read(place: int) -> None:
+            async for reward in run.rewards():
+                got[place].append(reward.episode)
+                if place == 3:
+                    return  # one who leaves early holds up nobody
+
+        with anyio.fail_after(60):
+            async with anyio.create_task_group() as group:
+                run.start(group, world, {"noop": policy})
+                for place in (0, 1, 3):
+                    group.start_soon(read, place)
+                for wanted in range(1, 5):
+                    policy.let.release()
+                    while min(len(got[0]), len(got[1])) < wanted:
+                        await anyio.sleep(0.01)
+                    if wanted == 2:
+                        group.start_soon(read, 2)  # one who comes late gets those from before first
+    assert len(set(got[0])) == 4 and got[0] == got[1] == got[2] and got[3] == got[0][:1]
 
 
 @pytest.mark.parametrize(
