@@ -13,6 +13,7 @@ import threading
 import traceback
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,6 +21,8 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+from ropewalk.app.costs import cost_of_run
+from ropewalk.core.clock import ManualClock
 from ropewalk.core.errors import CallerError, IntegrityError, UnavailableError
 from ropewalk.core.outcomes import Termination
 from ropewalk.core.records import decode_own
@@ -32,11 +35,12 @@ from ropewalk.rollout.episodes.materials import COLLECTED_TESTS
 from ropewalk.rollout.episodes.shelf import Shelf
 from ropewalk.rollout.events import EpisodeStarted, Event, RunEnded
 from ropewalk.rollout.journal import RunJournal
-from ropewalk.rollout.plan import Plan, PolicyName, RunPlan
+from ropewalk.rollout.plan import Plan, PolicyName, PricePlan, RunPlan
 from ropewalk.rollout.policies.contract import ContextKind, PolicyEnd, PolicyFailedError
 from ropewalk.rollout.policies.fixed import NoopPolicy, OraclePolicy
 from ropewalk.rollout.rows import EpisodeRow, EpisodeState
 from ropewalk.rollout.run import RunLoop
+from ropewalk.rollout.summarise import summary_of
 from ropewalk.sandbox.contract import SandboxGoneError, SandboxSpec
 from ropewalk.sandbox.files import FileError
 from ropewalk.store.database import Database
@@ -483,6 +487,85 @@ async def test_a_budget_refuses_what_does_not_fit(folder: Path) -> None:
     assert [(group.state, group.cause) for group in journal.groups(run_id)] == [("refused", "budget_sandbox_s")]
     assert all(row.state is EpisodeState.PLANNED for row in journal.episodes(run_id))
     check(durable, journal, run_id)
+
+
+class Spender(Scripted):
+    """Says what it spent; its endpoint fails now and then."""
+
+    def __init__(self, fails: int, *, for_all: bool) -> None:
+        self.fails, self.for_all = fails, for_all
+        self.told: list[tuple[float, float]] = []
+
+    def spent(self, tokens_prompt: float, tokens_completion: float) -> None:
+        self.told.append((tokens_prompt, tokens_completion))
+
+    async def run(self, context: AgentContext) -> PolicyEnd | None:
+        context.tokens_unrecorded.update(prompt=7, completion=3)
+        await context.shell("look around")
+        if self.fails:
+            self.fails -= 1
+            raise PolicyFailedError("nobody there", cause="endpoint_unreachable", for_all=self.for_all)
+        return None
+
+
+@pytest.mark.parametrize("for_all", [False, True])
+async def test_what_lost_attempts_took_counts_also_after_a_resume(folder: Path, for_all: bool) -> None:
+    durable = Durable(folder)
+    journal = durable.journal()
+    plan = Plan(run=RunPlan(policies=(PolicyName.SEARCH,), group=1, concurrency=1))
+    run_id = begin_run(durable.world(), journal, plan, [durable.task()])
+    policy = Spender(1 if for_all else 2, for_all=for_all)
+    for _ in range(2):
+        try:
+            await RunLoop(durable.world(), journal, run_id, policies={"search": policy}).work()
+        except UnavailableError:
+            assert for_all
+    lost = [used for used in journal.usages(run_id) if used.stage == "play"]
+    assert [used.usage["tokens_prompt"] for used in lost] == [7] * (1 if for_all else 2)
+    assert all(used.usage["sandbox_s"] > 0 for used in lost)
+    assert (7, 3) in policy.told, "the resumed loop tells the policy"
+    summary = summary_of(durable.loaded(run_id))
+    assert summary.usage["tokens_prompt"] == 7 * (2 if for_all else 3), "those that failed and the one that did not"
+
+
+async def test_the_budget_counts_all_sandboxes_and_stops_what_was_not_begun(folder: Path) -> None:
+    durable = Durable(folder)
+    clock = ManualClock()
+    made = durable.world()
+    sandboxes: Any = made.sandboxes
+
+    class Judge:
+        """Takes 50 s of a sandbox, and asks how much it took."""
+
+        def __init__(self, sandboxes: Any) -> None:
+            self.sandboxes = sandboxes
+
+        async def grade(self, *arguments: Any, **named: Any) -> Any:
+            sandbox = await self.sandboxes.create(SandboxSpec(tenant="tests", image="0" * 64))
+            clock.advance(50.0)
+            await sandbox.stats()
+            await sandbox.close()
+            return await made.judge.grade(*arguments, **named)
+
+    def slow(sandbox: str, operation: str) -> None:
+        clock.advance(10.0 if operation == "snapshot" else 0.0)  # of the preparation
+
+    sandboxes.fault = slow
+    world = replace(made, clock=clock, judge_on=Judge)
+    plan = Plan(run=RunPlan(policies=(PolicyName.NOOP,), group=3, concurrency=1, sandbox_s_max=100.0))
+    journal = durable.journal()
+    run_id = begin_run(world, journal, plan, [durable.task("a"), durable.task("b")])
+    for _ in range(2):  # a resume finds the same
+        await RunLoop(world, journal, run_id, policies=POLICIES).work()
+        rows = journal.episodes(run_id)
+        assert [row.state is EpisodeState.SEALED for row in rows] == [True, True, False, False, False, False]
+        assert {group.cause for group in journal.groups(run_id)} == {"budget_sandbox_s"}
+    used = [(row.stage, row.usage["sandbox_s"]) for row in journal.usages(run_id)]
+    assert sorted(used)[:2] == [("grade", 50.0)] * 2 and ("prepare", 10.0) in used
+    summary = summary_of(durable.loaded(run_id))
+    cost = cost_of_run(summary, PricePlan())
+    assert cost.sandbox_h * 3600 >= 110 and cost.usd_rollout == pytest.approx(cost.usd_total / 2), "two were played"
+    assert summary.usage["grading_cpu_sandbox_s"] == 100.0 and summary.usage["grading_cpu_s"] == 1.0
 
 
 async def test_a_lost_snapshot_refuses_the_group_that_began_with_it(folder: Path) -> None:

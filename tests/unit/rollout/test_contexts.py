@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 from types import FunctionType, MethodType, ModuleType
@@ -29,7 +30,7 @@ from ropewalk.rollout.episodes.shelf import Shelf
 from ropewalk.rollout.judging import _storable
 from ropewalk.rollout.plan import Plan, PoliciesPlan, PolicyName, RunPlan, SearchSettings
 from ropewalk.rollout.policies.contract import ContextKind, PolicyEnd
-from ropewalk.sandbox.contract import SandboxSpec
+from ropewalk.sandbox.contract import SandboxGoneError, SandboxSpec
 from ropewalk.sandbox.files import DiskFullError
 from tests.unit.rollout.worlds import (
     FIXED,
@@ -176,6 +177,78 @@ async def test_a_crashing_policy_is_not_scored(tmp_path: Path) -> None:
     played = await play(tmp_path, Acting(act))
     assert played.trouble is not None and played.trouble.cause == "policy_crashed" and not played.trouble.retriable
     assert played.record.termination.ours and played.record.bundle is None
+
+
+@pytest.mark.parametrize("told_by", ["sandbox", "fork", "policy"])
+async def test_a_timeout_is_truncated_whoever_tells_of_it(tmp_path: Path, told_by: str) -> None:
+    async def act(context: Any) -> PolicyEnd | None:
+        if told_by == "policy":
+            return PolicyEnd(termination=Termination.TIMEOUT)
+        if told_by == "fork":
+            async with context.fork():
+                raise SandboxGoneError("silent", termination=Termination.TIMEOUT)
+        await context.shell("x")
+        return None
+
+    def fault(sandbox: str, operation: str) -> None:
+        if told_by == "sandbox" and operation == "exec":
+            raise SandboxGoneError("silent", termination=Termination.TIMEOUT)
+
+    kind = ContextKind.SEARCH if told_by == "fork" else ContextKind.AGENT
+    record = (await play(tmp_path, Acting(act, kind), fault=fault)).record
+    assert record.termination is Termination.TIMEOUT and record.truncated
+
+
+OURS = {
+    "snapshot gone": (CallerError("no such snapshot"), "snapshot_lost", False),
+    "too many files": (OSError(errno.EMFILE, "too many"), "unavailable", True),
+    "disk full": (OSError(errno.ENOSPC, "full"), "unavailable", True),
+}
+
+
+@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize("kind", [ContextKind.AGENT, ContextKind.SEARCH])
+async def test_a_fork_that_our_side_fails_is_no_crash_of_the_policy(
+    tmp_path: Path, name: str, kind: ContextKind
+) -> None:
+    error, cause, retriable = OURS[name]
+    forks = 0
+
+    def fault(sandbox: str, operation: str) -> None:
+        nonlocal forks
+        forks += operation == "fork"
+        if operation == "fork" and (kind is ContextKind.AGENT or forks == 2):
+            raise error
+
+    async def search(context: Any) -> None:
+        async with context.fork():
+            pass
+
+    played = await play(tmp_path, Acting(search, kind), fault=fault)
+    assert played.trouble is not None and (played.trouble.cause, played.trouble.retriable) == (cause, retriable)
+    assert played.record.termination.ours
+
+
+async def test_a_machine_without_room_is_no_crash_of_the_policy_and_a_missing_file_is(tmp_path: Path) -> None:
+    for number, error, cause in [(1, OSError(errno.EMFILE, "x"), "unavailable"),
+                                 (2, FileNotFoundError(errno.ENOENT, "x"), "policy_crashed")]:  # fmt: skip
+
+        async def act(context: Any, error: OSError = error) -> None:
+            raise error
+
+        played = await play(tmp_path / str(number), Acting(act))
+        assert played.trouble is not None and played.trouble.cause == cause
+
+
+async def test_a_crash_of_ours_is_not_called_the_policys(tmp_path: Path) -> None:
+    async def act(context: AgentContext) -> None:
+        await context.shell("x")
+
+    def answer(*_: Any) -> Result:
+        raise KeyError("ours")
+
+    played = await play(tmp_path, Acting(act), answer=answer)
+    assert played.trouble is not None and played.trouble.cause == "internal_error"
 
 
 ERRORS = {"refused": CallerError("not like this"), "no room": unavailable(), "disk full": DiskFullError("full")}
