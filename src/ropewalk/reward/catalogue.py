@@ -94,6 +94,20 @@ def count(observations: Iterable[tuple[str, Verdict]]) -> tuple[PassCounts, ...]
     )
 
 
+def merged(counts: Iterable[PassCounts]) -> tuple[PassCounts, ...]:
+    """Counts of several runs as one: those of the same task, grader and policy added up; sorted by these."""
+    totals: dict[tuple[str, str, str], PassCounts] = {}
+    for one in counts:
+        key = (one.task, one.grader, one.policy)
+        if (so_far := totals.get(key)) is not None:
+            one = PassCounts(
+                task=one.task, policy=one.policy, grader=one.grader, successes=so_far.successes + one.successes,
+                trials=so_far.trials + one.trials, unscored=so_far.unscored + one.unscored,
+            )  # fmt: skip
+        totals[key] = one
+    return tuple(totals[key] for key in sorted(totals))
+
+
 def pass_rate(counts: PassCounts, *, ks: tuple[int, ...] = (1, 4, 8)) -> PassRate:
     """The posterior for one policy."""
     a, b = 1.0 + counts.successes, 1.0 + counts.trials - counts.successes

@@ -50,6 +50,8 @@ class LoadedRun(Record):
     groups: tuple[GroupRow, ...]
     episodes: tuple[LoadedEpisode, ...]
     failures: tuple[FailureRow, ...]
+    elsewhere: tuple[Reward, ...] = ()
+    """Signed rewards that other runs gave on the same tasks."""
     usages: tuple[UsageRow, ...] = ()
     """What was used besides what the episodes' records say."""
 
@@ -78,7 +80,8 @@ class Difference(Record):
 
 
 def load_episodes(journal: RunJournalReads, blobs: Blobs, run: str, *, log: RewardLog) -> LoadedRun:
-    """Everything about a run. Rewards come out of the log; the journal only says where their episodes lie.
+    """Everything about a run, and what other runs found out about its tasks. Rewards come out of the log; the journal
+    only says where their episodes lie.
 
     Raises:
         CallerError: no such run.
@@ -91,7 +94,14 @@ def load_episodes(journal: RunJournalReads, blobs: Blobs, run: str, *, log: Rewa
             f"The journal of {run} is not what was signed: {shown}.",
             next_step=f"do not use these rewards; see `ropewalk verify {run}`.",
         )
-    return loaded
+    elsewhere = tuple(
+        reward
+        for other in journal.runs_with(loaded.tasks)
+        if other != run
+        for statement in log.of_run(other)
+        if (reward := msgspec.convert(statement.facts, Reward)).task in loaded.tasks
+    )
+    return msgspec.structs.replace(loaded, elsewhere=elsewhere)
 
 
 def read_episodes(

@@ -6,7 +6,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from ropewalk.reward import catalogue
-from ropewalk.reward.statistics import wilson
+from ropewalk.reward.statistics import wilson, wilson_of_clusters
+from ropewalk.reward.verdict import Reward
 from ropewalk.rollout.loaded import LoadedEpisode, LoadedRun
 from ropewalk.rollout.metering import add_usage
 from ropewalk.rollout.rows import GroupRow
@@ -14,6 +15,8 @@ from ropewalk.rollout.summary import CatalogueCall, EpisodeLine, Interval, Polic
 
 PASS = 1.0
 """A reward from here on counts as passed."""
+RUNS_NAMED = 2
+"""In a reason, the newest of others."""
 
 
 def summary_of(loaded: LoadedRun, *, cost: Mapping[str, float] | None = None) -> RunSummary:
@@ -47,10 +50,21 @@ def interval(results: Iterable[LoadedEpisode]) -> Interval:
     """The pass rate of what is scored."""
     values = [result.reward.value for result in results if result.reward and result.reward.value is not None]
     passed = sum(value >= PASS for value in values)
-    low, high = wilson(passed, len(values)) if values else (0.0, 1.0)
-    return Interval(
-        passed=passed, n=len(values), rate=passed / len(values) if values else None, low=low, high=high
-    )  # fmt: skip
+    return _interval(passed, len(values), wilson(passed, len(values)))
+
+
+def interval_over_tasks(results: Iterable[LoadedEpisode]) -> Interval:
+    """The pass rate of what is scored, for tasks like these: episodes of one task are much alike."""
+    by_task = defaultdict[str, list[LoadedEpisode]](list)
+    for result in results:
+        by_task[result.row.task].append(result)
+    each = [interval(of_task) for of_task in by_task.values()]
+    bounds = wilson_of_clusters([(one.passed, one.n) for one in each])
+    return _interval(sum(one.passed for one in each), sum(one.n for one in each), bounds)
+
+
+def _interval(passed: int, n: int, bounds: tuple[float, float]) -> Interval:
+    return Interval(passed=passed, n=n, rate=passed / n if n else None, low=bounds[0], high=bounds[1])
 
 
 def _row(loaded: LoadedRun, group: GroupRow) -> Row:
@@ -85,7 +99,7 @@ def _policy_row(loaded: LoadedRun, policy: str) -> PolicyRow:
         policy=policy,
         episodes=len(results),
         unscored=sum(result.reward is not None and result.reward.value is None for result in results),
-        passes=interval(results),
+        passes=interval_over_tasks(results),
         steps_mean=_steps_mean(results),
         terminations=_terminations(results),
         time_s=_times(results),
@@ -94,17 +108,40 @@ def _policy_row(loaded: LoadedRun, policy: str) -> PolicyRow:
 
 
 def _catalogue(loaded: LoadedRun) -> tuple[CatalogueCall, ...]:
+    """Of tasks that this run has rewards of; other runs' on the same tasks count as well."""
     calls = []
     for task in loaded.tasks.values():
         seen = [
-            (result.row.policy, result.verdict)
+            (result.reward.policy, result.verdict)
             for result in loaded.episodes
             if result.row.task == task.id and result.verdict and result.reward
         ]
-        if seen:
-            entry = catalogue.decide(catalogue.count(seen))
-            calls.append(CatalogueCall(task=task.id, task_name=task.name, call=str(entry.call), reason=entry.reason))
+        if not seen:
+            continue
+        elsewhere = [reward for reward in loaded.elsewhere if reward.task == task.id]
+        entry = catalogue.decide(
+            catalogue.merged([*catalogue.count(seen), *(_counted(reward, task.grader) for reward in elsewhere)])
+        )
+        reason = entry.reason + _also_in(sorted({reward.run for reward in elsewhere}))
+        calls.append(CatalogueCall(task=task.id, task_name=task.name, call=str(entry.call), reason=reason))
     return tuple(calls)
+
+
+def _counted(reward: Reward, grader: str) -> catalogue.PassCounts:
+    """One reward. Its task names the grader, so that equal tasks are graded alike."""
+    scored, passed = reward.value is not None, reward.value is not None and reward.value >= PASS
+    return catalogue.PassCounts(
+        task=reward.task, policy=reward.policy, grader=grader, successes=int(passed),
+        trials=int(scored), unscored=int(not scored),
+    )  # fmt: skip
+
+
+def _also_in(runs: Sequence[str]) -> str:
+    """Which other runs the counts are from."""
+    if not runs:
+        return ""
+    named, more = ", ".join(runs[-RUNS_NAMED:]), len(runs) - RUNS_NAMED
+    return f" (with {named}{f' and {more} more' if more > 0 else ''})"
 
 
 def _line(result: LoadedEpisode) -> EpisodeLine:

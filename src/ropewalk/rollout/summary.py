@@ -7,7 +7,8 @@ from ropewalk.core.records import Record
 
 
 class Interval(Record):
-    """A pass rate with its 95% Wilson score interval (E. B. Wilson, JASA 22, 1927)."""
+    """A pass rate with its 95% Wilson score interval (E. B. Wilson, JASA 22, 1927); over several tasks, as wide as
+    their differences make it (`ropewalk.reward.statistics.wilson_of_clusters`)."""
 
     passed: int
     n: int
@@ -54,6 +55,7 @@ class PolicyRow(Record):
     episodes: int
     unscored: int
     passes: Interval
+    """For tasks like these, not for these alone."""
     steps_mean: float
     terminations: dict[str, int]
     time_s: dict[str, float]

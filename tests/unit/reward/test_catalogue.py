@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ropewalk.reward.catalogue import Call, PassCounts, count, decide, pass_rate
-from ropewalk.reward.statistics import beta_cdf, beta_quantile, pass_at, wilson
+from ropewalk.reward.statistics import beta_cdf, beta_quantile, pass_at, wilson, wilson_of_clusters
 from ropewalk.reward.verdict import Verdict, VerdictStatus
 
 
@@ -94,3 +95,40 @@ def test_known_values() -> None:
 def test_senseless_numbers(wrong: object) -> None:
     with pytest.raises(ValueError):
         wrong()  # type: ignore[operator]
+
+
+def test_episodes_of_one_task_are_no_independent_trials() -> None:
+    def width(clusters: list[tuple[int, int]]) -> float:
+        low, high = wilson_of_clusters(clusters)
+        return high - low
+
+    pooled = wilson(12, 24)[1] - wilson(12, 24)[0]
+    assert width([(2, 4)] * 6) == pytest.approx(pooled), "tasks without differences are as good as independent trials"
+    assert width([(4, 4), (0, 4)] * 3) > 1.6 * pooled
+    assert wilson_of_clusters([(4, 4)] * 6) == wilson(6, 6) and wilson_of_clusters([(0, 8)]) == wilson(0, 1)
+    assert wilson_of_clusters([]) == wilson_of_clusters([(0, 0)]) == (0.0, 1.0)
+    with pytest.raises(ValueError, match="5 successes in 4"):
+        wilson_of_clusters([(5, 4)])
+
+
+def test_intervals_hold_what_they_promise_where_tasks_differ() -> None:
+    chance = random.Random(7)
+    kept = pooled_kept = 0
+    for _ in range(400):
+        rates = [chance.betavariate(0.5, 0.5) for _ in range(6)]
+        clusters = [(sum(chance.random() < rate for _ in range(4)), 4) for rate in rates]
+        low, high = wilson_of_clusters(clusters)
+        kept += low <= 0.5 <= high
+        low, high = wilson(sum(passed for passed, _ in clusters), 24)
+        pooled_kept += low <= 0.5 <= high
+    assert kept >= 0.93 * 400 > 0.85 * 400 > pooled_kept
+
+
+@given(st.lists(st.integers(0, 9).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))), max_size=9))
+def test_such_an_interval_holds_the_rate_and_is_no_narrower(clusters: list[tuple[int, int]]) -> None:
+    low, high = wilson_of_clusters(clusters)
+    passed, n = sum(s for s, _ in clusters), sum(t for _, t in clusters)
+    assert 0 <= low <= high <= 1
+    if n:
+        assert low - 1e-9 <= passed / n <= high + 1e-9
+        assert high - low >= wilson(passed, n)[1] - wilson(passed, n)[0] - 1e-9

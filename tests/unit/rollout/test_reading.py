@@ -101,6 +101,28 @@ async def test_summary(tmp_path: Path) -> None:
     assert summary.cost == {"usd_sandbox_h": 0.02}
 
 
+async def test_the_catalogue_counts_what_other_runs_of_the_state_found(tmp_path: Path) -> None:
+    durable, journal, first = await played(tmp_path, "all", tasks=1)
+    assert [call.call for call in summary_of(durable.loaded(first)).catalogue] == ["watch"], "4 of 4 says too little"
+    seen = []
+    for name, temperature, tasks in (("second", 1.0, 1), ("other", 1.0, 2), ("warmer", 0.5, 1)):
+        plan = Plan(
+            run=RunPlan(policies=(PolicyName.OPENAI,), group=4, concurrency=1),
+            policy=PoliciesPlan(openai=OpenAISettings(base_url="http://h/v1", model="m", temperature=temperature)),
+        )
+        chosen = [durable.task("double 0" if name != "other" else f"else {n}") for n in range(tasks)]
+        run = begin_run(durable.world(), journal, plan, chosen)
+        talker = Talker("all")
+        talker.name = f"openai({temperature})" if name == "warmer" else talker.name
+        await RunLoop(durable.world(), journal, run, policies={"openai": talker}).work()
+        seen.append(summary_of(durable.loaded(run)).catalogue)
+    assert seen[0][0].call == "saturated" and "8 of 8" in seen[0][0].reason and f"(with {first})" in seen[0][0].reason
+    assert {call.call for call in seen[1]} == {"watch"} and "with" not in seen[1][0].reason, "another task"
+    assert "8 of 8" in seen[2][0].reason, "another policy's counts are its own, and the surest of them decides"
+    assert "12 of 12" not in seen[2][0].reason
+    assert summary_of(durable.loaded(first)).catalogue[0].call == "saturated", "also in retrospect"
+
+
 async def test_a_healthy_run(tmp_path: Path) -> None:
     durable, _, run = await played(tmp_path, "mixed")
     findings = findings_of(durable.loaded(run))

@@ -7,6 +7,7 @@ import json
 import random
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,7 +21,7 @@ from ropewalk.interface.episode import ToolCall, ToolResult
 from ropewalk.interface.task import Task
 from ropewalk.rollout.episodes.context import SearchContext
 from ropewalk.rollout.plan import SearchSettings
-from ropewalk.rollout.policies.search import visible_tests
+from ropewalk.rollout.policies.search import policy, visible_tests
 from ropewalk.rollout.policies.search.candidates import candidates, parses_differently
 from ropewalk.rollout.policies.search.localise import localise
 from ropewalk.rollout.policies.search.policy import SearchPolicy, shuffled
@@ -273,6 +274,26 @@ async def test_a_search_mends_the_function(tmp_path: Path, in_place: None) -> No
     assert call.arguments["old"] == "+" and call.arguments["new"] == "*" and result.output.endswith("; kept")
     assert all(result.output.endswith("dropped") for _, result in bench.steps[:-1])
     assert bench.forks_left == 50 - 1 - len(bench.steps), "one fork to trace, one per step"
+
+
+async def test_what_parses_whole_modules_runs_beside_the_event_loop(
+    tmp_path: Path, in_place: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_the_loop: dict[str, list[bool]] = {}
+    for name in ("candidates", "parses_differently", "localise"):
+
+        def noting(*arguments: Any, name: str = name, call: Any = getattr(policy, name)) -> Any:
+            on_the_loop.setdefault(name, []).append(threading.current_thread() is threading.main_thread())
+            return call(*arguments)
+
+        monkeypatch.setattr(policy, name, noting)
+    task = real_task(tmp_path)
+    bench = FolderBench(tmp_path)
+    await SearchPolicy(SearchSettings()).run(search_context(bench, task))
+    assert b"x * 2" in bench.kept["pkg/code.py"]
+    assert set(on_the_loop) == {"candidates", "parses_differently", "localise"}
+    assert len(on_the_loop["candidates"]) > 1, "made anew after an edit that was kept"
+    assert not any(sum(on_the_loop.values(), []))
 
 
 async def test_a_search_ends_by_budget(tmp_path: Path, in_place: None) -> None:

@@ -47,7 +47,8 @@ def render_report(report: ReportInput) -> str:
         tag(
             "footer",
             f"Made by Ropewalk {ropewalk.__version__} at {utc(report.made_s)}. Pass rates carry 95% Wilson score "
-            "intervals; unscored episodes are in no rate. This file loads nothing from anywhere.",
+            "intervals, those of policies as wide as the differences between tasks make them; unscored episodes are in "
+            "no rate. This file loads nothing from anywhere.",
         ),
     ]
     head = joined(

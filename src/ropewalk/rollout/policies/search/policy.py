@@ -14,12 +14,13 @@ from ropewalk.core.errors import CallerError
 from ropewalk.core.outcomes import Termination
 from ropewalk.core.records import Record
 from ropewalk.interface.episode import ToolCall, ToolResult
+from ropewalk.interface.task import Task
 from ropewalk.rollout.episodes.context import SearchContext
 from ropewalk.rollout.plan import SearchSettings
 from ropewalk.rollout.policies.contract import ContextKind, PolicyEnd
 from ropewalk.rollout.policies.search.candidates import Candidate, candidates, parses_differently
 from ropewalk.rollout.policies.search.localise import Localisation, localise
-from ropewalk.rollout.policies.search.visible_tests import TestRun, pytest_command, run_tests
+from ropewalk.rollout.policies.search.visible_tests import PytestAnswer, TestRun, pytest_command, run_tests
 from ropewalk.sandbox.contract import SandboxGoneError
 
 TRACE_SLOWDOWN = 8.0
@@ -82,11 +83,16 @@ class SearchPolicy:
                     )
                 if run.answer is None:
                     return None
-                failing = run.failing(task.visible_tests)
-                found = localise(task, run.answer, failing)
-                ideas = await anyio.to_thread.run_sync(self._ideas, found, context.sources)
-                self._surveys[task.id] = Survey(localisation=found, candidates=ideas)
+                self._surveys[task.id] = await anyio.to_thread.run_sync(
+                    self._surveyed, task, run.answer, run.failing(task.visible_tests), context.sources
+                )
             return self._surveys[task.id]
+
+    def _surveyed(
+        self, task: Task, answer: PytestAnswer, failing: set[str], sources: Mapping[str, bytes]
+    ) -> Survey:
+        found = localise(task, answer, failing)
+        return Survey(localisation=found, candidates=self._ideas(found, sources))
 
     def _ideas(self, found: Localisation, sources: Mapping[str, bytes]) -> tuple[Candidate, ...]:
         ideas = [
@@ -118,11 +124,13 @@ class _Search:
                 return _stop("all steps are used up", truncated=True)
             if context.forks_left < 1:
                 return _stop("the budget of forks is used up", truncated=True)
-            idea = self._next()
+            idea = await anyio.to_thread.run_sync(self._next)
             if idea is None:
                 return _stop("no candidate edit is left")
             await self._try(idea)
         return None
+
+    # Both parse whole modules, a fifth of a second for a long one: not on the event loop, where others wait.
 
     def _next(self) -> Candidate | None:
         while self._ideas:
@@ -171,7 +179,7 @@ class _Search:
         if better:
             self._failing = still
             self._files[idea.path] = edited
-            self._renew(idea.path)
+            await anyio.to_thread.run_sync(self._renew, idea.path)
 
     def _renew(self, path: str) -> None:
         """Offsets in an edited file have moved: its candidates are made anew, on the lines as first traced."""
