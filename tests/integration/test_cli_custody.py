@@ -193,6 +193,8 @@ def test_no_network_is_unavailable_and_says_what_else_works(state: Path) -> None
         (("report",), 2, "There is no run"),
         (("run",), 2, "Nothing to run"),
         (("run", "missing.toml"), 2, "missing.toml"),
+        (("run", "rm"), 2, "No run was named"),
+        (("run", "rm", "run:01JDY0000000000000000000AA"), 2, "There is no"),
         (("run", "--task", "task:0000", "--set", "run.grup=3"), 2, "did you mean 'group'"),
         (("run", "--task", "task:0000", "--set", "nonsense"), 2, "is no setting"),
         (("run", "--resume", "run:01JDY0000000000000000000AA"), 2, "run ls"),

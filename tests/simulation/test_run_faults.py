@@ -616,6 +616,38 @@ async def test_failed_episodes_keep_their_snapshots_and_paid_ones_do_not(folder:
     assert not any(saved.files["/work/pkg/code.py"] == FIXED for saved in durable.snapshots.values())
 
 
+async def test_a_run_with_unscored_episodes_keeps_no_states_once_all_is_decided(folder: Path) -> None:
+    durable = Durable(folder)
+    journal = durable.journal()
+    run_id = begin(durable, journal)
+
+    def starved(world: Any) -> None:
+        world.judge.fault = lambda: "starved"
+
+    await work(durable, journal, run_id, starved)
+    assert journal.run(run_id).state == "incomplete"
+    assert all(row.state is EpisodeState.SEALED for row in journal.episodes(run_id))
+    assert not durable.snapshots and not journal.holds()
+
+
+async def test_a_run_that_can_go_on_keeps_what_its_episodes_begin_from(folder: Path) -> None:
+    durable = Durable(folder)
+    journal = durable.journal()
+    plan = Plan(run=RunPlan(policies=(PolicyName.NOOP,), group=2, concurrency=1))
+    run_id = begin_run(durable.world(), journal, plan, [durable.task()])
+    with anyio.CancelScope() as scope:
+
+        def faults(world: Any) -> None:
+            def fault() -> str:
+                scope.cancel()
+                return ""
+
+            world.judge.fault = fault
+
+        await work(durable, journal, run_id, faults)
+    assert set(durable.snapshots) == set(journal.holds()) and len(durable.snapshots) == 1
+
+
 async def test_two_processes_never_drop_what_the_other_needs(folder: Path) -> None:
     """Equal states have equal ids: while one lets go of the last hold, the other takes the same state."""
     durable, chance = Durable(folder), random.Random(1)

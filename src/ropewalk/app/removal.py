@@ -1,4 +1,4 @@
-"""Takes images away, where nothing stands on them."""
+"""Takes away what nobody needs: images that nothing stands on, and the saved states of a run."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from ropewalk.app.machines import Machines
 from ropewalk.app.task_store import TaskStore
 from ropewalk.core.errors import CallerError, DeniedError
 from ropewalk.reward.spec import GraderSpec
+from ropewalk.rollout.episodes.shelf import Shelf, ready, scratch
 from ropewalk.sandbox.contract import SandboxRecord, SnapshotRecord
 from ropewalk.store.records import read_record
 
@@ -50,6 +51,27 @@ async def remove_image(custody: Custody, machines: Machines, name: str) -> str:
             if layer not in needed:
                 machines.layers.remove(layer)
     return image.digest
+
+
+async def remove_run(custody: Custody, machines: Machines, run: str) -> tuple[str, ...]:
+    """Lets go of all states that a run saved; those that nothing else needs are removed. Returns their ids.
+
+    What was signed stays, and so do the run's records: it can be reported, traced and verified as before, and resumed
+    where the states that are wanted can be made again.
+
+    Raises:
+        CallerError: no such run.
+        UnavailableError: it goes on, in some process.
+    """
+    journal = custody.journal
+    journal.run(run)
+    with journal.own(run):
+        held = set(journal.holds())
+        owners = [ready(run, row.task) for row in journal.tasks(run)]
+        for row in journal.episodes(run):
+            owners += [row.id, scratch(row.id)]
+        await Shelf(machines.sandboxes, journal).release(*owners)
+        return tuple(sorted(held - set(journal.holds())))
 
 
 Use = tuple[str, str, set[str]]

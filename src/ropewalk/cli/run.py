@@ -9,7 +9,7 @@ from cyclopts import App, Group, Parameter
 
 from ropewalk.cli.apps import HERE, Place, command, on_interrupt, verb
 from ropewalk.cli.opening import custody, named, opened
-from ropewalk.cli.output import print_json, print_table
+from ropewalk.cli.output import print_json, print_table, say
 from ropewalk.core.errors import CallerError
 
 app: App = verb(
@@ -152,6 +152,26 @@ def ls(*, json: bool = False, place: Place = HERE) -> int:
         ),
         empty="There is no run here yet. Next: ropewalk demo",
     )
+    return 0
+
+
+@command(app, "rm", examples=["ropewalk run rm run:01JDY…"])
+async def rm(*runs: str, place: Place = HERE) -> int:
+    """Removes the saved states of runs, which is what takes room: those that their episodes begin from, and those that
+    were kept of unpaid ones. Rewards, records and everything that was signed stay.
+
+    Args:
+        runs: Their ids.
+    """
+    from ropewalk.app.removal import remove_run
+
+    if not runs:
+        raise CallerError("No run was named.", next_step="give ids from `ropewalk run ls`.")
+    async with opened(place) as rw:
+        for each in runs:
+            id = named(each, "run")
+            removed = await remove_run(rw.custody, rw.machines, id)
+            say(f"{id}: {len(removed)} {'state' if len(removed) == 1 else 'states'} removed; its rewards stay.")
     return 0
 
 

@@ -19,6 +19,7 @@ STAGE_S_MIN = 30.0
 """Less is not worth a word, whatever its share."""
 FAILURE_FACTOR = 3.0
 """A policy whose attempts fail this many times as often as all others' may be making them fail."""
+MOSTLY_SHARE = 0.5
 TRIALS_MIN = 4
 """Below, a task's pass rate says too little to call it easy or hard."""
 
@@ -39,6 +40,9 @@ _INFRASTRUCTURE = {
     "endpoint_refused": "check the model's name and the key's reference.",
     "cost_cap": "raise policy.openai.cost_usd_max, then start a new run: what is unscored stays so.",
     "policy_crashed": "read the log: the policy itself raised.",
+    "internal_error": "read the log: this is a mistake in Ropewalk.",
+    "unavailable": "see `ropewalk doctor`: the machine had no room (memory, disk, open files).",
+    "snapshot_lost": "a state was removed (`ropewalk snapshot rm --force`) while it was needed: start a new run.",
     "starved": "lower run.concurrency: the machine gives gradings too little CPU.",
 }
 
@@ -50,8 +54,8 @@ _FOR_GOOD = frozenset({"budget_sandbox_s", "snapshot_lost"})
 def findings_of(loaded: LoadedRun) -> tuple[Finding, ...]:
     """Findings about a run, worst first; one `healthy` note where there is nothing to find."""
     checks: tuple[Callable[[LoadedRun], Iterator[Finding]], ...] = (
-        _controls, _no_advantage, _unscored, _failures, _refused, _causes, _overfitted, _never_changed, _truncated,
-        _difficulty, _slow_stage,
+        _controls, _no_advantage, _unscored, _failures, _refused, _causes, _held_out, _overfitted, _never_changed,
+        _truncated, _difficulty, _slow_stage,
     )  # fmt: skip
     found = [finding for check in checks for finding in check(loaded)]
     order = list(Severity)
@@ -192,6 +196,32 @@ def _causes(loaded: LoadedRun) -> Iterator[Finding]:
             )  # fmt: skip
 
 
+def _held_out(loaded: LoadedRun) -> Iterator[Finding]:
+    """Which parts of the reward are missing: counted, since the names of held-out tests are nobody's to read."""
+    shares = []
+    for task in loaded.tasks.values():
+        unpaid = [
+            result.verdict.outcomes
+            for result in loaded.players
+            if result.row.task == task.id and result.verdict and result.verdict.outcomes and _unpaid(result)
+        ]
+        if len(unpaid) >= TRIALS_MIN:
+            failed = Counter(test for outcomes in unpaid for test, passed in outcomes.items() if not passed)
+            mostly = sum(count > MOSTLY_SHARE * len(unpaid) for count in failed.values())
+            tests = len({test for outcomes in unpaid for test in outcomes})
+            shares.append((mostly / tests, mostly, tests, len(unpaid), task))
+    if shares:
+        shares.sort(key=lambda share: (share[0], share[4].name))
+        told = [f"{mostly} of {tests} on {task.name} ({n} verdicts)" for _, mostly, tests, n, task in shares[:4]]
+        more = f" and {len(shares) - 4} more tasks" if len(shares) > 4 else ""
+        yield _finding(
+            FindingKind.HELD_OUT, Severity.NOTE, [task.id for *_, task in shares],
+            f"Held-out tests that fail in most unpaid verdicts: {', '.join(told)}{more}.",
+            "where few fail, policies come close: more steps or forks help; where nearly all do, look at the prompt.",
+            numbers={task.id: share for share, *_, task in shares},
+        )  # fmt: skip
+
+
 def _overfitted(loaded: LoadedRun) -> Iterator[Finding]:
     over = [r for r in loaded.players if r.record and _value(r) is not None and not _passed(r) and r.visible_passed]
     if over:
@@ -282,6 +312,10 @@ def _value(result: LoadedEpisode) -> float | None:
 def _passed(result: LoadedEpisode) -> bool:
     value = _value(result)
     return value is not None and value >= PASS
+
+
+def _unpaid(result: LoadedEpisode) -> bool:
+    return _value(result) is not None and not _passed(result)
 
 
 def _changed(result: LoadedEpisode) -> bool:

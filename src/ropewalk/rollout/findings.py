@@ -25,6 +25,8 @@ class FindingKind(StrEnum):
     """All visible tests pass, held-out ones fail."""
     CAUSE = "cause"
     """One cause stands behind most zeros."""
+    HELD_OUT = "held_out"
+    """How many of a task's held-out tests fail in most of its unpaid verdicts."""
     SLOW_STAGE = "slow_stage"
     """One stage takes most of the time."""
     ORACLE_FAILS = "oracle_fails"

@@ -82,7 +82,9 @@ class RunPlan(Record):
     attempts_max: Annotated[int, Meta(ge=1, le=20)] = 3
     """Of one episode that our side fails, before its reward is None."""
     sandbox_s_max: Amount | None = None
-    """Budget of the whole run in sandbox-seconds; what does not fit is refused, not scored."""
+    """Budget of the whole run in sandbox-seconds, of all sandboxes: preparations, episodes, their forks, gradings, lost
+    attempts, those that run included. Once it is used up nothing more begins, and what was not begun is refused, not
+    scored; what runs goes on to its own limits, and is graded."""
     keep_failed: bool = False
     """Keep the snapshots of episodes that were not paid, so that `episode attach` opens the very state."""
 

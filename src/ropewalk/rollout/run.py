@@ -384,15 +384,16 @@ class RunLoop:
         state = "complete" if all(group.state == "complete" for group in groups) else "incomplete"
         if (await in_thread(self._journal.run, self._run)).state != state:
             await in_thread(self._journal.ended, self._run, state=state, ended_s=self._world.clock.now_s())
-        if state == "complete":
-            await self._release_ready()
+        await self._release_ready()
         return state
 
     async def _release_ready(self) -> None:
-        """The states that episodes began from, once all have ended: kept only where an unpaid one may be looked at."""
+        """The states that episodes began from: kept only where one may still begin, or an unpaid one be looked at."""
         rows = await in_thread(self._journal.episodes, self._run)
-        looked_at = {row.task for row in rows if row.value != 1.0} if self._plan.run.keep_failed else set()
-        await self._shelf.release(*(ready(self._run, task) for task in self._tasks if task not in looked_at))
+        needed = {row.task for row in rows if row.state is EpisodeState.PLANNED}
+        if self._plan.run.keep_failed:
+            needed |= {row.task for row in rows if row.value != 1.0}
+        await self._shelf.release(*(ready(self._run, task) for task in self._tasks if task not in needed))
 
     def _count_spent(self, rows: list[EpisodeRow]) -> None:
         """What was used before a resume counts towards the run's budgets, also where nothing came of it."""

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
-from ropewalk.app.removal import remove_image
-from ropewalk.core.errors import CallerError, DeniedError
+from ropewalk.app.removal import remove_image, remove_run
+from ropewalk.core.errors import CallerError, DeniedError, UnavailableError
+from ropewalk.rollout.begin import begin_run
+from ropewalk.rollout.episodes.context import AgentContext
+from ropewalk.rollout.plan import Plan, PolicyName, RunPlan
+from ropewalk.rollout.policies.contract import ContextKind
+from ropewalk.rollout.run import RunLoop
 from ropewalk.sandbox import Sandboxes
 from ropewalk.sandbox.images import ImageRecord, ImageStore
 from ropewalk.sandbox.layers import LayerStore
@@ -17,6 +22,7 @@ from ropewalk.security.tenants import TenantContext
 from ropewalk.store.blobs import open_blobs
 from ropewalk.store.layout import Layout
 from ropewalk.testing.unsandboxed import UnsandboxedDriver, unsandboxed_spec
+from tests.unit.rollout.worlds import Durable
 
 
 class Place:
@@ -82,3 +88,50 @@ async def test_the_default_image_stays_while_any_sandbox_runs_whatever_its_own_i
             await place.remove("default")
         assert place.layers.digests() >= set(place.default.layers)
     await place.remove("default")
+
+
+async def test_a_runs_states_go_and_its_rewards_and_what_others_need_stay(tmp_path: Path) -> None:
+    durable = Durable(tmp_path)
+    journal = durable.journal()
+    plan = Plan(run=RunPlan(policies=(PolicyName.NOOP,), group=2, concurrency=1, keep_failed=True))
+    ids = []
+    for name in ("mine", "theirs"):
+        world = durable.world()
+        ids.append(begin_run(world, journal, plan, [durable.task(name)]))
+        await RunLoop(world, journal, ids[-1], policies={"noop": Clumsy(name)}).work()
+    mine, theirs = ({s for s, owners in journal.holds().items() if any(id in owner for owner in owners)} for id in ids)
+    assert mine & theirs, "both began from the same state"
+    kept = {row.id for row in journal.episodes(ids[1])}
+    custody: Any = SimpleNamespace(journal=journal)
+    machines: Any = SimpleNamespace(sandboxes=durable.world().sandboxes)
+    removed = await remove_run(custody, machines, ids[0])
+    assert len(removed) == 1 and set(removed).isdisjoint(mine), (
+        "the states of its unpaid episodes, of which both are one"
+    )
+    assert set(durable.snapshots) == set(journal.holds())
+    assert {owner for owners in journal.holds().values() for owner in owners} - kept == {
+        f"{ids[1]}/{durable.task('theirs').id}"
+    }
+    assert [row.value for row in journal.episodes(ids[0])] == [0.0, 0.0]
+    assert len(durable.loaded(ids[0]).episodes) == 2
+    assert await remove_run(custody, machines, ids[0]) == ()
+    with pytest.raises(CallerError, match="There is no"):
+        await remove_run(custody, machines, "run:01JDY0000000000000000000AA")
+    with journal.own(ids[1]), pytest.raises(UnavailableError, match="Another process"):
+        await remove_run(custody, machines, ids[1])
+
+
+class Clumsy:
+    """Writes what is not wanted."""
+
+    context: ClassVar[ContextKind] = ContextKind.AGENT
+    name = "noop"
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    async def run(self, context: AgentContext) -> None:
+        await context.shell(f"write pkg/code.py {self.text}")
+
+    async def close(self) -> None:
+        pass

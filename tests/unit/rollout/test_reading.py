@@ -18,7 +18,7 @@ from ropewalk.rollout.episodes.context import AgentContext
 from ropewalk.rollout.export import export_jsonl
 from ropewalk.rollout.findings import Finding, FindingKind, Severity
 from ropewalk.rollout.journal import RunJournal
-from ropewalk.rollout.loaded import whole_record
+from ropewalk.rollout.loaded import LoadedEpisode, whole_record
 from ropewalk.rollout.outline import visible_tests_passed
 from ropewalk.rollout.plan import OpenAISettings, Plan, PoliciesPlan, PolicyName, RunPlan
 from ropewalk.rollout.policies.contract import ContextKind, PolicyEnd, PolicyFailedError
@@ -121,6 +121,26 @@ async def test_the_catalogue_counts_what_other_runs_of_the_state_found(tmp_path:
     assert "8 of 8" in seen[2][0].reason, "another policy's counts are its own, and the surest of them decides"
     assert "12 of 12" not in seen[2][0].reason
     assert summary_of(durable.loaded(first)).catalogue[0].call == "saturated", "also in retrospect"
+
+
+async def test_the_parts_of_a_missing_reward_are_counted_and_not_named(tmp_path: Path) -> None:
+    durable, _, run = await played(tmp_path, "idle", tasks=2)
+    loaded = durable.loaded(run)
+    outcomes = [{"secret_a": False, "secret_b": True}, {"secret_a": False, "secret_b": False}]
+    chosen = next(iter(loaded.tasks))
+
+    def graded(place: int, result: LoadedEpisode) -> LoadedEpisode:
+        found = outcomes[place % 4 == 3] if result.row.task == chosen else outcomes[1]
+        return msgspec.structs.replace(result, verdict=msgspec.structs.replace(result.verdict, outcomes=found))
+
+    episodes = tuple(graded(place, result) for place, result in enumerate(loaded.episodes))
+    (finding,) = [f for f in findings_of(msgspec.structs.replace(loaded, episodes=episodes)) if f.kind == "held_out"]
+    assert finding.title == (
+        "Held-out tests that fail in most unpaid verdicts: 1 of 2 on double 0 (4 verdicts), "
+        "2 of 2 on double 1 (4 verdicts)."
+    )
+    assert finding.numbers[chosen] == 0.5 and "secret" not in str(finding)
+    assert not [f for f in findings_of(loaded) if f.kind == "held_out"], "nothing to tell without outcomes"
 
 
 async def test_a_healthy_run(tmp_path: Path) -> None:

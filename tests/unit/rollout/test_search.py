@@ -280,11 +280,12 @@ async def test_what_parses_whole_modules_runs_beside_the_event_loop(
     tmp_path: Path, in_place: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on_the_loop: dict[str, list[bool]] = {}
-    for name in ("candidates", "parses_differently", "localise"):
+    calls = {name: getattr(policy, name) for name in ("candidates", "parses_differently", "localise")}
+    for name in calls:
 
-        def noting(*arguments: Any, name: str = name, call: Any = getattr(policy, name)) -> Any:
+        def noting(*arguments: Any, name: str = name) -> Any:
             on_the_loop.setdefault(name, []).append(threading.current_thread() is threading.main_thread())
-            return call(*arguments)
+            return calls[name](*arguments)
 
         monkeypatch.setattr(policy, name, noting)
     task = real_task(tmp_path)
@@ -293,7 +294,7 @@ async def test_what_parses_whole_modules_runs_beside_the_event_loop(
     assert b"x * 2" in bench.kept["pkg/code.py"]
     assert set(on_the_loop) == {"candidates", "parses_differently", "localise"}
     assert len(on_the_loop["candidates"]) > 1, "made anew after an edit that was kept"
-    assert not any(sum(on_the_loop.values(), []))
+    assert not any(any(each) for each in on_the_loop.values())
 
 
 async def test_a_search_ends_by_budget(tmp_path: Path, in_place: None) -> None:

@@ -88,9 +88,7 @@ class SearchPolicy:
                 )
             return self._surveys[task.id]
 
-    def _surveyed(
-        self, task: Task, answer: PytestAnswer, failing: set[str], sources: Mapping[str, bytes]
-    ) -> Survey:
+    def _surveyed(self, task: Task, answer: PytestAnswer, failing: set[str], sources: Mapping[str, bytes]) -> Survey:
         found = localise(task, answer, failing)
         return Survey(localisation=found, candidates=self._ideas(found, sources))
 
