@@ -17,6 +17,7 @@ from ropewalk.core.records import decode_own
 from ropewalk.interface.episode import EpisodeRecord
 from ropewalk.interface.task import Task, TaskLimits
 from ropewalk.orchestration.fleet import open_fleet
+from ropewalk.reward.grader import Grader
 from ropewalk.rollout.begin import begin_run
 from ropewalk.rollout.episodes.context import AgentContext
 from ropewalk.rollout.events import EpisodeStepped, Event
@@ -159,6 +160,7 @@ async def _world(root: Path, folder: Path) -> AsyncIterator[Real]:
             sandboxes=made.sandboxes,
             blobs=made.blobs,
             judge=made.grader,
+            judge_on=lambda sandboxes: Grader(sandboxes, made.blobs, tenant=TENANT),
             recorder=MemoryRecorder(),
             fleet=open_fleet(),
             tenant=TENANT,
@@ -188,6 +190,12 @@ async def test_each_policy_gets_what_it_deserves(tmp_path: Path, grading_root: P
         assert here.values(run) == {
             "noop": [0.0, 0.0], "oracle": [1.0, 1.0], "search": [1.0, 1.0], "openai": [1.0, 1.0],
         }, here.journal.failures(run)  # fmt: skip
+        used = here.journal.usages(run)
+        graded = [each for each in used if each.stage == "grade" and each.usage]  # what changes nothing is not run
+        assert len(graded) == 6 and all(each.usage["sandbox_s"] > 0 for each in graded)
+        assert [each.stage for each in used].count("prepare") == 1 and used[0].usage["sandbox_s"] > 0
+        if all("cpu_s" in record.usage for record in here.records(run)):  # the machine measures it
+            assert all(0 < each.usage["cpu_sandbox_s"] <= each.usage["sandbox_s"] for each in graded)
         searched = [record for record in here.records(run) if record.policy.startswith("search")]
         for record in searched:
             assert record.usage["forks"] >= len(record.steps) >= 1

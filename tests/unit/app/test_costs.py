@@ -24,6 +24,25 @@ def test_gradings_count_and_anchors_stand_beside() -> None:
     assert labels[:2] == ["per sandbox-hour", "per rollout"] and any(label.startswith("beside ") for label in labels)
 
 
+def test_an_interrupted_runs_cost_is_shared_by_what_was_played() -> None:
+    whole = summary()
+    waiting = [msgspec.structs.replace(line, termination=None) for line in whole.episodes[2:]]
+    cut_short = msgspec.structs.replace(whole, episodes=(*whole.episodes[:2], *waiting))
+    assert len(whole.episodes) == 72
+    cost = cost_of_run(cut_short, PricePlan())
+    assert cost.usd_rollout == pytest.approx(cost.usd_total / 2)
+
+
+def test_cpu_per_sandbox_is_that_of_sandboxes_where_it_was_measured() -> None:
+    used = {"sandbox_s": 1000.0, "cpu_s": 50.0, "cpu_sandbox_s": 100.0, "prepare_sandbox_s": 300.0,
+            "grading_sandbox_s": 200.0, "grading_cpu_s": 50.0, "grading_cpu_sandbox_s": 100.0}  # fmt: skip
+    cost = cost_of_run(msgspec.structs.replace(summary(), usage=used), PricePlan())
+    assert cost.sandbox_h == pytest.approx(1500 / 3600)
+    assert (cost.cpus_per_sandbox, cost.cpus_basis) == (pytest.approx(0.5), "measured")
+    cpus = next(line for line in cost.lines if line.name == "CPUs a sandbox")
+    assert cpus.formula == "100 CPU-s / 200 sandbox-s, where measured"
+
+
 def test_the_command_line_beats_the_file_and_the_file_the_plan(tmp_path: Path) -> None:
     prices = tmp_path / "prices.toml"
     prices.write_text("utilisation = 0.5\n")

@@ -174,4 +174,5 @@ async def test_the_world_is_made_once_and_not_on_the_event_loop(
             for _ in range(4):
                 group.start_soon(ask)
         assert len(worlds) == 4 and all(world is worlds[0] for world in worlds)
+        assert worlds[0].judge_on, "gradings are counted too"
     assert sorted(made) == [("create", False), ("open", False), ("probe", False)]

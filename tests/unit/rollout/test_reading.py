@@ -131,6 +131,7 @@ async def test_the_parts_of_a_missing_reward_are_counted_and_not_named(tmp_path:
 
     def graded(place: int, result: LoadedEpisode) -> LoadedEpisode:
         found = outcomes[place % 4 == 3] if result.row.task == chosen else outcomes[1]
+        assert result.verdict is not None
         return msgspec.structs.replace(result, verdict=msgspec.structs.replace(result.verdict, outcomes=found))
 
     episodes = tuple(graded(place, result) for place, result in enumerate(loaded.episodes))
