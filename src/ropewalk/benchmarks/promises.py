@@ -16,6 +16,21 @@ from ropewalk.core.errors import CallerError
 from ropewalk.core.records import Record
 
 
+class Recorded(Record):
+    """What a promise's benchmark gave last, where and when."""
+
+    value: float
+    peers: dict[str, float] = {}
+    """The same work by others in the same run, same unit."""
+    note: str = ""
+    on: str = ""
+    """Date, ISO 8601."""
+    machine: str = ""
+
+
+_COMPARISONS: dict[str, Callable[[float, float], bool]] = {"<=": operator.le, ">=": operator.ge, "==": operator.eq}
+
+
 class Promise(Record):
     """One `[[promise]]` of `specification.toml`."""
 
@@ -29,6 +44,12 @@ class Promise(Record):
     peers: tuple[str, ...] = ()
     gated: bool = False
     """Whether continuous integration fails when it is not kept."""
+    measured: Recorded | None = None
+    """None: never measured whole."""
+
+    def is_kept(self, value: float) -> bool:
+        """Whether a measured value stands to the goal as promised."""
+        return _COMPARISONS[self.comparison](value, self.goal)
 
 
 class Measurement(Record):
@@ -48,13 +69,11 @@ class Measurement(Record):
     note: str = ""
 
 
-def promises() -> tuple[Promise, ...]:
-    """All promises, in the specification's order."""
-    text = files("ropewalk.benchmarks").joinpath("specification.toml").read_text(encoding="utf-8")
+def promises(text: str | None = None) -> tuple[Promise, ...]:
+    """All promises, in the specification's order; of the installed specification, or of one's text."""
+    if text is None:
+        text = files("ropewalk.benchmarks").joinpath("specification.toml").read_text(encoding="utf-8")
     return tuple(msgspec.convert(tomllib.loads(text)["promise"], list[Promise]))
-
-
-_COMPARISONS: dict[str, Callable[[float, float], bool]] = {"<=": operator.le, ">=": operator.ge, "==": operator.eq}
 
 
 def measured(
@@ -74,7 +93,7 @@ def measured(
     return Measurement(
         promise=id,
         value=None if value is None else round(value, 3),
-        kept=None if value is None else _COMPARISONS[promise.comparison](value, promise.goal),
+        kept=None if value is None else promise.is_kept(value),
         unit=promise.unit,
         goal=promise.goal,
         peers={name: None if v is None else round(v, 3) for name, v in (peers or {}).items()},

@@ -16,6 +16,7 @@ import anyio
 from ropewalk.cli.apps import HERE, Place, verb
 from ropewalk.cli.output import print_json, print_table
 from ropewalk.core.records import to_plain
+from ropewalk.machinery.files import replace_whole
 
 if TYPE_CHECKING:
     from ropewalk.benchmarks.promises import Measurement
@@ -26,6 +27,7 @@ app = verb(
         "ropewalk bench",
         "ropewalk bench sandbox_latency --out out/benchmarks",
         "ropewalk bench command_line install_size --json",
+        "ropewalk bench --record src/ropewalk/benchmarks/specification.toml --page docs/reference/measured.md",
     ],
 )
 
@@ -34,7 +36,9 @@ app = verb(
 def bench(
     *names: str,
     out: Path | None = None,
+    record: Path | None = None,
     page: Path | None = None,
+    machine: str = "",
     gate: bool = False,
     json: bool = False,
     place: Place = HERE,
@@ -46,7 +50,9 @@ def bench(
     Args:
         names: Benchmarks to run; all by default.
         out: Folder for one JSON file per benchmark.
-        page: Markdown file for the table (docs/reference/measured.md is made so).
+        record: Specification to write the values into, beside their promises. Others keep what they have.
+        page: Markdown file for the table of the recorded values (docs/reference/measured.md is made so).
+        machine: More about this machine, to record: "nothing else at work".
         gate: Exit with 1 where a gated promise (a count or a ratio) is not kept.
         json: Print JSON.
     """
@@ -60,8 +66,10 @@ def bench(
         found += measurements
         if out is not None:
             _write(out / f"{name}.json", measurements)
+        if record is not None:  # each at once: a later one may fail
+            _record(record, measurements, machine)
     if page is not None:
-        page.write_text(_page(found))
+        _show_recorded(page, record)
     if json:
         print_json(found)
     else:
@@ -79,23 +87,19 @@ def _machine() -> dict[str, object]:
     return {"system": system, "python": platform.python_version(), "cores": os.cpu_count()}
 
 
-def _page(found: Sequence[Measurement]) -> str:
-    lines = [
-        "# Measured",
-        "",
-        "What `ropewalk bench --page docs/reference/measured.md` gave on "
-        + f"{date.today().isoformat()}: {', '.join(f'{name} {value}' for name, value in _machine().items())}.",
-        "The promises, with their texts, are in `src/ropewalk/benchmarks/specification.toml`.",
-        "",
-        "| promise | measured | goal | kept | peers in the same run | note |",
-        "|---|---|---|---|---|---|",
-    ]
-    for each in found:
-        peers = ", ".join(f"{name} {'absent' if v is None else f'{v:g}'}" for name, v in each.peers.items())
-        value = "not measured" if each.value is None else f"{each.value:g} {each.unit}"
-        kept = {None: "unknown", True: "yes", False: "**no**"}[each.kept]
-        lines.append(f"| {each.promise} | {value} | {each.goal:g} {each.unit} | {kept} | {peers} | {each.note} |")
-    return "\n".join(lines) + "\n"
+def _record(specification: Path, found: Sequence[Measurement], more: str) -> None:
+    from ropewalk.benchmarks.recorded import record
+
+    machine = ", ".join([*(f"{name} {value}" for name, value in _machine().items()), *([more] if more else [])])
+    text = specification.read_text(encoding="utf-8")
+    replace_whole(specification, record(text, found, on=date.today().isoformat(), machine=machine).encode())
+
+
+def _show_recorded(page: Path, specification: Path | None) -> None:
+    from ropewalk.benchmarks import recorded
+
+    source = specification or Path(recorded.__file__).with_name("specification.toml")
+    replace_whole(page, recorded.page(source.read_text(encoding="utf-8")).encode())
 
 
 def _write(file: Path, measurements: Sequence[Measurement]) -> None:
