@@ -67,6 +67,8 @@ class _Run:
     data_class: str
 
 
+_UNDECIDED: Final = frozenset({"starved", "unanswered"})
+"""Causes that are the candidate's doing or the machine's; a control beside it tells which."""
 _CAUSES_OF_LOSS: Final = {
     Termination.OUT_OF_MEMORY: "candidate_out_of_memory",
     Termination.TIMEOUT: "candidate_timeout",
@@ -226,7 +228,7 @@ class Grader:
         judgement = Judgement(None, "infra_error")
         for _ in range(run.hidden.spec.limits.attempts_max):
             usage.attempts += 1
-            attempt = self._beside_control if judgement.cause == "starved" else self._attempt
+            attempt = self._beside_control if judgement.cause in _UNDECIDED else self._attempt
             judgement = (await attempt(run, usage)).judgement
             if judgement.score is not None:
                 break
@@ -236,8 +238,8 @@ class Grader:
         """Once more and with more time, with the untouched source graded beside it.
 
         More wall time lets the CPU limit decide, also where the machine is busy.
-        A candidate can make its own processes wait for each other and so look starved. The machine is to blame only
-        if it gives the control too little as well.
+        A candidate can make its own processes wait for each other and so look starved, and it might keep the agent
+        from answering. The machine is to blame only if it gives the control too little as well.
         """
         found: dict[str, _Attempt] = {}
 
@@ -252,38 +254,35 @@ class Grader:
             # Callers know our errors, not groups of them; one of tampering goes before one of a call.
             raise _gravest(errors) from None
         candidate, control = found["candidate"], found["control"]
-        if candidate.judgement.cause == "starved" and _at_ease(control, run.hidden.spec.limits):
+        if candidate.judgement.cause in _UNDECIDED and _at_ease(control, run.hidden.spec.limits):
             detail = "a control ran at ease beside it"
             return _Attempt(Judgement(0.0, "candidate_timeout", detail, {}, Termination.TIMEOUT))
         return candidate
 
     async def _attempt(self, run: _Run, usage: _Usage, *, patience: float = 1.0) -> _Attempt:
         """`patience` stretches the wall time."""
-        hidden = run.hidden
+        hidden, began = run.hidden, False
         try:
             sandbox = await self._sandboxes.create(_sandbox_spec(hidden.spec, self._tenant, run.data_class))
             try:
-                record, stats = await self._run(sandbox, run, patience)
+                await self._furnish(sandbox, run)
+                began = True
+                record, stats = await self._run(sandbox, hidden, patience)
             finally:
                 with anyio.move_on_after(_CLOSE_TIMEOUT_S, shield=True):
                     await sandbox.close()
         except _Unfit as unfit:
             return _Attempt(Judgement(0.0, "bundle_refused", unfit.detail))
         except SandboxGoneError as error:
-            if not error.termination.ours:
-                # Nothing but the candidate ran in there: it took the memory, or kept the agent from its time limits.
-                cause = _CAUSES_OF_LOSS.get(error.termination, "candidate_ended_sandbox")
-                return _Attempt(Judgement(0.0, cause, "", {}, error.termination))
-            return _Attempt(Judgement(None, "sandbox_lost", error.message, {}, error.termination))
+            return _Attempt(_loss(error, hidden.spec.limits, began=began))
         except UnavailableError as error:
             return _Attempt(Judgement(None, "infra_error", error.message, {}, Termination.INFRASTRUCTURE))
         usage.add(record, stats)
         judgement = await anyio.to_thread.run_sync(judge, record, hidden.expected, hidden.spec.limits, stats)
         return _Attempt(judgement, record)
 
-    async def _run(
-        self, sandbox: GradingSandbox, run: _Run, patience: float
-    ) -> tuple[SuiteRecord, SandboxStats | None]:
+    async def _furnish(self, sandbox: GradingSandbox, run: _Run) -> None:
+        """No code of the candidate runs yet."""
         hidden, bundle, spec = run.hidden, run.bundle, run.hidden.spec
         try:
             if bundle is not None:
@@ -295,7 +294,11 @@ class Grader:
             if bundle is None or not (bundle.files or bundle.deleted):
                 raise
             raise _Unfit(f"it stands in the way of the grading's own files ({error.code})") from error
-        plan = suite_plan(spec, tests=spec.tests)
+
+    async def _run(
+        self, sandbox: GradingSandbox, hidden: _Hidden, patience: float
+    ) -> tuple[SuiteRecord, SandboxStats | None]:
+        plan = suite_plan(hidden.spec, tests=hidden.spec.tests)
         plan = msgspec.structs.replace(plan, timeout_s=plan.timeout_s * patience)
         record = await self._runner.run(sandbox, plan, probe=hidden.probe)
         try:
@@ -315,6 +318,22 @@ def _sandbox_spec(spec: GraderSpec, tenant: str, data_class: str) -> SandboxSpec
         processes_max=_PROCESSES_MAX,
         labels={"purpose": "grading"},
     )
+
+
+def _loss(error: SandboxGoneError, bounds: GraderLimits, *, began: bool) -> Judgement:
+    """Of a sandbox that died: by what the candidate did, by what the machine did, or not to be told yet.
+
+    `began`: whether code of the candidate may have run.
+    """
+    silence = error.silence
+    if error.termination.ours if silence is None else silence.held is not None:
+        return Judgement(None, "sandbox_lost", error.message, {}, error.termination)
+    if began and (silence is None or (silence.cpu_s or 0.0) >= bounds.cpu_s):
+        # Nothing but the candidate ran in there: it took the memory, or kept the agent from its time limits.
+        termination = error.termination if silence is None else Termination.TIMEOUT
+        cause = _CAUSES_OF_LOSS.get(termination, "candidate_ended_sandbox")
+        return Judgement(0.0, cause, "", {}, termination)
+    return Judgement(None, "unanswered", error.message, {}, Termination.INFRASTRUCTURE)
 
 
 def _at_ease(control: _Attempt, bounds: GraderLimits) -> bool:

@@ -39,12 +39,14 @@ def judge(
         if len(record.tests) == len(expected.tests):
             return Judgement(1.0, "all_matched", "", outcomes)
         return Judgement(0.0, "incomplete_record", "a test ran that was not asked for", _none(expected))
-    if record.termination.ours:
-        return Judgement(None, "sandbox_lost", "the sandbox was taken away", {}, record.termination)
     if record.termination is Termination.OUT_OF_MEMORY or (
         not record.complete and stats is not None and (stats.out_of_memory_kills or 0) > 0
     ):
         return Judgement(0.0, "candidate_out_of_memory", "", outcomes, Termination.OUT_OF_MEMORY)
+    if record.termination.ours:
+        return Judgement(None, "sandbox_lost", "the sandbox was taken away", {}, record.termination)
+    if not record.complete and stats is not None and (stats.machine_kills or 0) > 0:
+        return Judgement(None, "sandbox_lost", "the machine ran out of memory", {}, Termination.INFRASTRUCTURE)
     if record.signal == signal.SIGXCPU:
         return Judgement(0.0, "candidate_timeout", "used up its CPU time", outcomes, Termination.TIMEOUT)
     if record.termination is Termination.TIMEOUT:
@@ -71,12 +73,13 @@ def _none(expected: ExpectedRecord) -> dict[str, bool]:
 def _timed_out(
     record: SuiteRecord, limits: GraderLimits, stats: SandboxStats | None, outcomes: dict[str, bool]
 ) -> Judgement:
-    """CPU time tells a candidate that burns or sleeps from a machine that did not let it run."""
+    """CPU time tells a candidate that burns or sleeps from a machine that did not let it run. Without `stats` (its
+    agent kept no time limit, and so its sandbox had to be ended) how long it waited is not known."""
     used_s = max(record.cpu_s, (stats.cpu_s or 0.0) if stats else 0.0)
     waited_s = (stats.cpu_wait_s or 0.0) if stats else 0.0
     if used_s >= limits.cpu_s:
         return Judgement(0.0, "candidate_timeout", "used up its CPU time", outcomes, Termination.TIMEOUT)
-    if used_s + waited_s >= record.duration_s / 2:
+    if stats is None or used_s + waited_s >= record.duration_s / 2:
         detail = f"{used_s:.1f} s of CPU and {waited_s:.1f} s of waiting for it in {record.duration_s:.1f} s"
         return Judgement(None, "starved", detail, {}, Termination.INFRASTRUCTURE)
     return Judgement(0.0, "candidate_timeout", "slept or waited", outcomes, Termination.TIMEOUT)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
 import anyio
 from anyio.abc import ByteStream
 
 from ropewalk.core import limits
+from ropewalk.core.errors import RopewalkError
 from ropewalk.core.outcomes import Termination
-from ropewalk.sandbox.contract import SandboxGoneError
+from ropewalk.sandbox.contract import SandboxGoneError, SandboxStats
 from ropewalk.sandbox.protocol import VERSION, Decoder, Fields, Frame, FrameKind, Key, ProtocolError, encode
+from ropewalk.sandbox.silence import Silence
 
 HELLO_TIMEOUT_S: Final = 10.0
 CLOSE_TIMEOUT_S: Final = 2.0
@@ -20,7 +23,7 @@ OUTBOX_BYTES_HIGH: Final = 1 * limits.MIB
 
 def copy_of(error: SandboxGoneError) -> SandboxGoneError:
     """For every caller one of its own: a shared one would collect all their tracebacks."""
-    return SandboxGoneError(error.message, termination=error.termination)
+    return SandboxGoneError(error.message, termination=error.termination, silence=error.silence)
 
 
 class ConnectedSandbox(Protocol):
@@ -30,7 +33,13 @@ class ConnectedSandbox(Protocol):
         """The error of a lost connection."""
         ...
 
-    async def give_up(self, reason: str, *, termination: Termination = Termination.TIMEOUT) -> SandboxGoneError:
+    async def silence(self, answered: Callable[[], Awaitable[object]]) -> Silence | None:
+        """Why its agent does not answer in time; None: it is to be given the time anew."""
+        ...
+
+    async def give_up(
+        self, reason: str, *, termination: Termination, silence: SandboxStats | None = None
+    ) -> SandboxGoneError:
         """Ends a sandbox whose agent does not do its duty (in time), and says so."""
         ...
 
@@ -65,6 +74,7 @@ class Connection:
         self._hello = asyncio.Event()
         self._error: SandboxGoneError | None = None
         self._closing = False
+        self._doubting = anyio.Lock()
         self.features: frozenset[str] = frozenset()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -78,21 +88,49 @@ class Connection:
         connection = cls(stream, owner)
         connection._tasks = [asyncio.create_task(connection._read()), asyncio.create_task(connection._write())]
         try:
-            with anyio.move_on_after(HELLO_TIMEOUT_S):
-                await connection._hello.wait()
+            await connection.owed(connection._hello.wait, HELLO_TIMEOUT_S, "its agent did not greet in time")
             if connection._error:
                 raise connection._error
-            if not connection._hello.is_set():
-                raise await owner.give_up(f"its agent did not answer within {HELLO_TIMEOUT_S:.0f} s")
         except BaseException:
             await connection.close()
             raise
         return connection
 
-    async def give_up(self, reason: str) -> SandboxGoneError:
-        """The agent does not do its duty: ends the sandbox, and with it every call on this connection."""
+    async def owed(
+        self, answered: Callable[[], Awaitable[object]], patience_s: float | None, reason: str
+    ) -> SandboxGoneError | None:
+        """Waits for what the agent owes, at most `patience_s`. None: it has done it, or the connection is lost.
+
+        Otherwise the error, and `reason` is a part of it: the sandbox was ended, and with it every call on this
+        connection. A sandbox that is being saved owes nothing meanwhile.
+
+        Args:
+            answered: returns once the agent has done it; is called again, and may be cancelled.
+        """
+        while True:
+            with anyio.move_on_after(patience_s):
+                await answered()
+                return None
+            async with self._doubting:
+                if self._error is not None:
+                    continue  # somebody else has ended it meanwhile, and `answered` knows
+                if (error := await self._doubt(answered, reason)) is not None:
+                    return error
+
+    async def _doubt(self, answered: Callable[[], Awaitable[object]], reason: str) -> SandboxGoneError | None:
+        try:
+            silence = await self._owner.silence(answered)
+        except SandboxGoneError as gone:
+            self._fail(gone)
+            return gone
+        except RopewalkError as failure:
+            silence = Silence(Termination.INFRASTRUCTURE, failure.message)
+        if silence is None:
+            return None
         with anyio.CancelScope(shield=True):
-            error = await self._owner.give_up(reason)
+            error = await self._owner.give_up(
+                f"{reason}; {silence.detail}", termination=silence.termination, silence=silence.stats
+            )  # fmt: skip
         self._fail(error)
         return error
 

@@ -92,6 +92,15 @@ class SnapshotRecord(Record):
     created_s: float
 
 
+class Held(StrEnum):
+    """Why nothing in a sandbox runs, which is nobody's doing inside."""
+
+    SAVED = "saved"
+    """A snapshot of it is being taken; it goes on by itself."""
+    STOPPED = "stopped"
+    """Somebody outside stopped it."""
+
+
 class SandboxStats(Record):
     """Resources, measured outside the sandbox wherever the machine allows; None: not measurable here."""
 
@@ -106,6 +115,12 @@ class SandboxStats(Record):
     """Written above the layers."""
     processes: int | None
     out_of_memory_kills: int | None
+    """Processes ended since the sandbox had used up the memory that it was given."""
+    machine_kills: int | None = None
+    """Processes ended since the machine had too little, though the sandbox kept to its limit. Nobody inside is to
+    blame."""
+    held: Held | None = None
+    """None: it runs, as far as the driver can tell."""
 
 
 class Probe(Record):
@@ -128,7 +143,10 @@ class Probe(Record):
 
 
 class SandboxGoneError(UnavailableError):
-    """The sandbox is no more. `termination` says why, as far as its driver can tell."""
+    """The sandbox is no more. `termination` says why, as far as its driver can tell.
+
+    `silence`: it was ended since its agent did not answer in time, and this is how it stood then; None: otherwise.
+    """
 
     def __init__(
         self,
@@ -136,9 +154,11 @@ class SandboxGoneError(UnavailableError):
         *,
         termination: Termination = Termination.INFRASTRUCTURE,
         next_step: str = "create or fork another one.",
+        silence: SandboxStats | None = None,
     ) -> None:
         super().__init__(message, next_step=next_step)
         self.termination = termination
+        self.silence = silence
 
 
 @runtime_checkable

@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
 from typing import Final, Literal
 
-import anyio
-
 from ropewalk.core import limits
 from ropewalk.core.errors import CallerError, UnavailableError
 from ropewalk.core.outcomes import Termination
@@ -90,10 +88,9 @@ class _Call:
 
 async def _finish(connection: Connection, channel: int, call: _Call) -> list[tuple[int, bytes]]:
     try:
-        with anyio.move_on_after(limits.FILE_CALL_TIMEOUT_S):
-            await call.over.wait()
-        if not call.over.is_set():
-            raise await connection.give_up("its agent did not answer about files in time")
+        reason = "its agent did not answer about files in time"
+        if error := await connection.owed(call.over.wait, limits.FILE_CALL_TIMEOUT_S, reason):
+            raise error
     finally:
         connection.release(channel)
         if not call.over.is_set():
@@ -192,10 +189,10 @@ async def _send_data(connection: Connection, channel: int, call: _Call, data: by
     while view and not call.over.is_set():
         connection.send(FrameKind.DATA, channel, bytes(view[:DATA_BYTES_MAX]))
         view = view[DATA_BYTES_MAX:]
-        with anyio.move_on_after(limits.FILE_CALL_TIMEOUT_S) as patience:
-            await connection.drain()
-        if patience.cancelled_caught:
-            raise await connection.give_up("its agent took no more of a file")
+        if error := await connection.owed(
+            connection.drain, limits.FILE_CALL_TIMEOUT_S, "its agent took no more of a file"
+        ):
+            raise error
 
 
 async def list_folder(

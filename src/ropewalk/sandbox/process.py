@@ -30,6 +30,7 @@ from ropewalk.sandbox.protocol import (
 LAST_CHANCE_S: Final = 1.0
 """Even where the time is up already: this side may have slept."""
 SIGKILL: Final = 9
+_NO_TIME_LIMIT: Final = "its agent kept no time limit"
 
 
 class TerminalSize(NamedTuple):
@@ -109,10 +110,11 @@ class ExecResult(Record):
     """Written in all, also what was dropped."""
     stderr_bytes: int
     termination: Termination
-    """FINISHED, TIMEOUT or OUT_OF_MEMORY. A killed command FINISHED, with its signal."""
+    """FINISHED, TIMEOUT or OUT_OF_MEMORY; INFRASTRUCTURE where it was killed since the machine had too little memory.
+    Otherwise a killed command FINISHED, with its signal."""
     duration_s: float
     cpu_s: float
-    """Of the command and everything below it that has ended."""
+    """Of the command and everything below it that has ended; of the whole sandbox where that had to be ended."""
     memory_bytes_peak: int = 0
     """Of its largest process (resident), as getrusage(2) counts: never below the agent's own 10 MB."""
     start_error: str | None = None
@@ -189,11 +191,15 @@ class Process:
             SandboxGoneError: the sandbox died, or its agent said nothing for `limits.EXEC_START_WAIT_S` and it was
                 ended.
         """
-        with anyio.move_on_after(limits.EXEC_START_WAIT_S):
+
+        async def begun() -> None:
             while self.pid is None and self._exit is None:
                 await self._change()
-            return self.pid
-        raise await self._connection.give_up("its agent did not start a command in time")
+
+        reason = "its agent did not start a command in time"
+        if error := await self._connection.owed(begun, limits.EXEC_START_WAIT_S, reason):
+            raise error
+        return self.pid
 
     async def send(self, data: bytes | str) -> None:
         """Input, as fast as the command takes it. What it no longer reads is lost, as in a pipe with no reader.
@@ -240,15 +246,14 @@ class Process:
         self._collect = True
         self._credit_queue()
         with anyio.CancelScope(shield=True):
-            if not await self._ends(limits.EXEC_KILL_WAIT_S):
-                await self._connection.give_up("its agent did not end a command")
+            await self._connection.owed(self._over, limits.EXEC_KILL_WAIT_S, "its agent did not end a command")
 
     async def wait(self) -> ExecResult:
         """Its result, with the output that was not read before. Cancelling the wait leaves the command running.
 
         The agent keeps the command's time limit. Where it does not (what runs beside it may starve it), this side
         does, `limits.EXEC_KILL_WAIT_S` later: the sandbox is ended, and the result is the command's TIMEOUT, not an
-        error.
+        error, unless nothing inside could run (`ropewalk.sandbox.silence`).
 
         Raises:
             SandboxGoneError: the sandbox died.
@@ -259,10 +264,10 @@ class Process:
             if self._command.timeout_s is None:
                 while self._exit is None:
                     await self._change()
-            elif not await self._ends(
-                self._asked_s + self._command.timeout_s + limits.EXEC_KILL_WAIT_S - time.monotonic()
-            ):
-                return await self._overdue()
+            else:
+                left_s = self._asked_s + self._command.timeout_s + limits.EXEC_KILL_WAIT_S - time.monotonic()
+                if error := await self._connection.owed(self._over, max(left_s, LAST_CHANCE_S), _NO_TIME_LIMIT):
+                    return self._overdue(error)
             if self._error is not None and self._exit is None:
                 raise copy_of(self._error)
             assert self._exit is not None
@@ -286,21 +291,21 @@ class Process:
         finally:
             await self.kill()
 
-    async def _ends(self, patience_s: float) -> bool:
-        """Whether it is over, or lost, within a time."""
-        with anyio.move_on_after(max(patience_s, LAST_CHANCE_S)):
-            while self._exit is None and self._error is None:
-                self._changed.clear()
-                await self._changed.wait()
-        return self._exit is not None or self._error is not None
+    async def _over(self) -> None:
+        """Returns when it has ended, or is lost."""
+        while self._exit is None and self._error is None:
+            self._changed.clear()
+            await self._changed.wait()
 
-    async def _overdue(self) -> ExecResult:
-        await self._connection.give_up("its agent kept no time limit")
+    def _overdue(self, error: SandboxGoneError) -> ExecResult:
+        if error.termination.ours:
+            raise error
         kept = {name: bytes(data).decode("utf-8", "replace") for name, data in self._kept.items()}
         self._result = ExecResult(
             exit_code=None, signal=SIGKILL, stdout=kept["stdout"], stderr=kept["stderr"], truncated=True,
             stdout_bytes=self._received["stdout"], stderr_bytes=self._received["stderr"],
-            termination=Termination.TIMEOUT, duration_s=time.monotonic() - self._asked_s, cpu_s=0.0,
+            termination=Termination.TIMEOUT, duration_s=time.monotonic() - self._asked_s,
+            cpu_s=(error.silence.cpu_s if error.silence else None) or 0.0,
         )  # fmt: skip
         return self._result
 
@@ -317,10 +322,8 @@ class Process:
         patience_s = (
             None if limit_s is None else max(self._asked_s + limit_s - time.monotonic(), 0) + limits.EXEC_KILL_WAIT_S
         )
-        with anyio.move_on_after(patience_s) as patience:
-            await self._changed.wait()
-        if patience.cancelled_caught:
-            raise await self._connection.give_up("its agent kept no time limit")
+        if error := await self._connection.owed(self._changed.wait, patience_s, _NO_TIME_LIMIT):
+            raise error
         if self._error is not None:
             raise copy_of(self._error)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol, Self
@@ -16,7 +16,8 @@ from ropewalk.core import limits
 from ropewalk.core.errors import CallerError, RopewalkError
 from ropewalk.core.outcomes import Termination
 from ropewalk.machinery.files import replacing
-from ropewalk.sandbox.connection import Connection
+from ropewalk.sandbox import silence as silences
+from ropewalk.sandbox.connection import Connection, copy_of
 from ropewalk.sandbox.contract import (
     Lease,
     SandboxDriver,
@@ -72,10 +73,11 @@ class Sandbox:
         self._connection: Connection | None = None
         self._connecting = anyio.Lock(fast_acquire=True)
         self._closed = False
-        self._out_of_memory_kills: int | None = 0 if fresh else None
-        """As of the last look; None: not looked yet, and earlier ones are none of this handle's business."""
-        self._end = Termination.INFRASTRUCTURE
-        """What its loss is put down to, unless something better is known."""
+        self._kills: tuple[int, int] | None = (0, 0) if fresh else None
+        """For want of the sandbox's memory and of the machine's, as of the last look; None: not looked yet, and
+        earlier ones are none of this handle's business."""
+        self._end: SandboxGoneError | None = None
+        """Why it was ended from here, though nobody asked for that."""
         self.record = record
 
     @property
@@ -316,57 +318,67 @@ class Sandbox:
         if self._connection and self._connection.usable and not self._closed:
             return self._connection
         async with self._connecting:
-            if self._closed or not self._end.ours:
-                raise await self.explain("it was closed" if self._closed else "it was ended")
+            if self._closed or self._end:
+                raise await self.explain("it was closed")
             if self._connection and self._connection.usable:
                 return self._connection
             await self.disconnect()
             self._connection = await Connection.open(await self._driver.stream(self.id), self)
-            if self._out_of_memory_kills is None:
-                await self._kills()
+            if self._kills is None:
+                await self._killed_for_memory()
             return self._connection
 
-    async def _kills(self) -> int:
-        """Since the last look; 0 where the driver cannot tell."""
+    async def _killed_for_memory(self) -> Termination | None:
+        """Whether shortage of memory ended processes since the last look: OUT_OF_MEMORY where the sandbox's own limit
+        did, INFRASTRUCTURE where the machine had too little. None also where the driver cannot tell."""
         with anyio.move_on_after(STATS_TIMEOUT_S):
-            kills = (await self._driver.stats(self.id)).out_of_memory_kills or 0
-            before = self._out_of_memory_kills
-            self._out_of_memory_kills = max(kills, before or 0)
-            return 0 if before is None else max(0, kills - before)
-        return 0
+            stats = await self._driver.stats(self.id)
+            before, now = self._kills, (stats.out_of_memory_kills or 0, stats.machine_kills or 0)
+            self._kills = now if before is None else (max(before[0], now[0]), max(before[1], now[1]))
+            if before is not None and now[0] > before[0]:
+                return Termination.OUT_OF_MEMORY
+            if before is not None and now[1] > before[1]:
+                return Termination.INFRASTRUCTURE
+        return None
 
     async def _judge(self, end: Fields) -> Termination:
         flags = end.number(Key.FLAGS)
         if flags & ExitFlag.TIMED_OUT:
             return Termination.TIMEOUT
         killed = end.number(Key.SIGNAL) == SIGKILL or end.number(Key.CODE) == KILLED_BY_SHELL
-        if killed and not flags & ExitFlag.KILLED and await self._kills():
-            return Termination.OUT_OF_MEMORY
+        if killed and not flags & ExitFlag.KILLED and (cause := await self._killed_for_memory()):
+            return cause
         return Termination.FINISHED
 
-    async def give_up(self, reason: str, *, termination: Termination = Termination.TIMEOUT) -> SandboxGoneError:
-        """For its connection: ends the sandbox, since its agent does not do its duty (in time).
+    async def silence(self, answered: Callable[[], Awaitable[object]]) -> silences.Silence | None:
+        """For its connection: why its agent does not answer in time; None: it is to be given the time anew."""
+        return await silences.explain(self.stats, answered)
 
-        That is put down to what runs beside the agent, as its TIMEOUT or stop: were it a fault of ours, code that is
-        about to lose could call the game off.
-        """
-        self._end = termination
-        error = await self.explain(reason)
+    async def give_up(
+        self, reason: str, *, termination: Termination, silence: SandboxStats | None = None
+    ) -> SandboxGoneError:
+        """For its connection: ends the sandbox, since its agent does not do its duty (in time)."""
+        if self._end is None:
+            self._end = await self._explained(reason, termination)
+            self._end.silence = silence if self._end.termination is termination else None
         with anyio.CancelScope(shield=True):
             await self._service.destroy(self.id)
-        return error
+        return copy_of(self._end)
 
     async def explain(self, reason: str) -> SandboxGoneError:
         """For its connection: why the sandbox is lost."""
-        termination = self._end
+        if self._end:
+            return copy_of(self._end)
+        return await self._explained(reason, Termination.INFRASTRUCTURE)
+
+    async def _explained(self, reason: str, termination: Termination) -> SandboxGoneError:
         if self._closed:
             termination = Termination.EVICTED
         else:
             try:
-                if await self._kills():
-                    termination = Termination.OUT_OF_MEMORY
+                termination = await self._killed_for_memory() or termination
             except SandboxGoneError as error:
-                if self._end.ours:
+                if termination.ours:
                     termination = error.termination
             except RopewalkError as error:
                 reason = f"{reason}; {error.message}"

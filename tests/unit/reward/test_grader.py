@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from ropewalk.reward.bundle import Bundle
 from ropewalk.reward.grader import Grader
 from ropewalk.reward.spec import GraderLimits, GraderSpec
 from ropewalk.reward.verdict import VerdictStatus
-from ropewalk.sandbox.contract import SandboxGoneError, SandboxSpec, SandboxStats
+from ropewalk.sandbox.contract import Held, SandboxGoneError, SandboxSpec, SandboxStats
 from ropewalk.sandbox.files import FileError
 from ropewalk.store.blobs import open_blobs
 from ropewalk.store.contract import Blobs
@@ -32,7 +33,7 @@ STARVING = {"cpu_s": 0.2, "cpu_wait_s": 7.0}
 
 
 class FakeSandbox:
-    def __init__(self, ending: Any, stats: Mapping[str, Any]) -> None:
+    def __init__(self, ending: Any, stats: Mapping[str, Any] | SandboxGoneError) -> None:
         self.ending, self._stats = ending, stats
         self.files: dict[str, bytes] = {}
         self.stdin: dict[str, Any] = {}
@@ -47,6 +48,8 @@ class FakeSandbox:
     async def write_many(self, files: Mapping[str, bytes]) -> None:
         if isinstance(self.ending, FileError | IntegrityError):
             raise self.ending
+        if isinstance(self.ending, Early):
+            raise self.ending.error
         self.files |= files
 
     async def remove(self, path: str) -> None:
@@ -59,7 +62,9 @@ class FakeSandbox:
         return ()
 
     async def stats(self) -> SandboxStats:
-        return SandboxStats(**{**dict.fromkeys(SandboxStats.__struct_fields__), **self._stats})
+        if isinstance(self._stats, SandboxGoneError):
+            raise self._stats
+        return SandboxStats(**{**BLANK, **self._stats})
 
     async def close(self) -> None:
         self.closed = True
@@ -118,8 +123,26 @@ def bundle_of(task: Task, blobs: Blobs, **files: str) -> Bundle:
     )
 
 
-def gone(termination: Termination = Termination.INFRASTRUCTURE) -> SandboxGoneError:
-    return SandboxGoneError("It is gone.", termination=termination)
+BLANK = dict.fromkeys(SandboxStats.__struct_fields__)
+
+
+def gone(termination: Termination = Termination.INFRASTRUCTURE, **silence: Any) -> SandboxGoneError:
+    """`silence`: its agent did not answer, and so stood the sandbox."""
+    stats = SandboxStats(**{**BLANK, **silence}) if silence else None
+    return SandboxGoneError("It is gone.", termination=termination, silence=stats)
+
+
+@dataclass
+class Early:
+    """An end of the sandbox before any code of the candidate runs."""
+
+    error: SandboxGoneError
+
+
+TIRED = gone(Termination.TIMEOUT, cpu_s=0.5)
+MUTE = gone(cpu_s=0.0)
+FROZEN = gone(cpu_s=0.0, held=Held.STOPPED)
+STRAINED = Ended(WRONG, duration_s=19.0, cpu_s=0.5)
 
 
 @pytest.mark.parametrize(("endings", "score", "cause", "attempts"), [
@@ -130,7 +153,29 @@ def gone(termination: Termination = Termination.INFRASTRUCTURE) -> SandboxGoneEr
     ([gone(), gone()], None, "sandbox_lost", 2),
     ([gone(Termination.EVICTED), gone()], None, "sandbox_lost", 2),
     ([gone(Termination.OUT_OF_MEMORY)], 0.0, "candidate_out_of_memory", 1),
-    ([gone(Termination.TIMEOUT)], 0.0, "candidate_timeout", 1),
+    ([gone(Termination.POLICY_STOP)], 0.0, "candidate_ended_sandbox", 1),
+    # Its agent did not answer. Where it used up its time nobody else is to blame; else a control beside it tells.
+    ([gone(Termination.TIMEOUT, cpu_s=2.5)], 0.0, "candidate_timeout", 1),
+    ([TIRED, TIRED, Ended(RIGHT)], 0.0, "candidate_timeout", 2),
+    ([TIRED, TIRED, MUTE], None, "unanswered", 2),
+    ([TIRED, TIRED, STRAINED], None, "unanswered", 2),
+    ([TIRED, Ended(RIGHT), Ended(WRONG)], 1.0, "all_matched", 2),
+    ([MUTE, MUTE, Ended(WRONG)], 0.0, "candidate_timeout", 2),
+    ([MUTE, MUTE, MUTE], None, "unanswered", 2),
+    ([MUTE, Ended(WRONG), Ended(WRONG)], 0.0, "value_mismatch", 2),
+    ([FROZEN, FROZEN], None, "sandbox_lost", 2),
+    ([FROZEN, Ended(RIGHT)], 1.0, "all_matched", 2),
+    # Before it ran nothing is its doing, unless the same never happens to the control.
+    ([Early(gone(Termination.TIMEOUT, cpu_s=9.0)), Early(MUTE), Early(MUTE)], None, "unanswered", 2),
+    ([Early(TIRED), Ended(RIGHT), Ended(WRONG)], 1.0, "all_matched", 2),
+    ([Early(gone(Termination.OUT_OF_MEMORY)), Early(gone(Termination.OUT_OF_MEMORY)), Ended(WRONG)],
+     0.0, "candidate_timeout", 2),
+    ([Early(gone(Termination.OUT_OF_MEMORY)), Ended(RIGHT), Ended(WRONG)], 1.0, "all_matched", 2),
+    ([Early(gone()), Ended(RIGHT)], 1.0, "all_matched", 2),
+    # The agent kept no time limit, and so the sandbox is gone with all that was measured.
+    ([(HUNG, gone()), (HUNG, gone()), Ended(WRONG)], 0.0, "candidate_timeout", 2),
+    ([(HUNG, gone()), (HUNG, gone()), STRAINED], None, "starved", 2),
+    ([(HUNG, gone()), Ended(RIGHT), Ended(WRONG)], 1.0, "all_matched", 2),
     ([UnavailableError("No room."), Ended(RIGHT)], 1.0, "all_matched", 2),
     ([UnavailableError("No room."), UnavailableError("No room.")], None, "infra_error", 2),
     ([HUNG], 0.0, "candidate_timeout", 1),

@@ -137,6 +137,11 @@ def test_malformed_records(text: str) -> None:
     ({"termination": Termination.INFRASTRUCTURE, "stdout": ""}, {}, None, "sandbox_lost"),
     ({"termination": Termination.EVICTED, "stdout": ""}, {}, None, "sandbox_lost"),
     ({}, {"out_of_memory_kills": 1}, 1.0, "all_matched"),
+    ({}, {"machine_kills": 1}, 1.0, "all_matched"),
+    ({"exit_code": None, "signal": 9, "stdout": ""}, {"machine_kills": 1}, None, "sandbox_lost"),
+    ({"exit_code": None, "signal": 9, "stdout": ""}, {"machine_kills": 1, "out_of_memory_kills": 1},
+     0.0, "candidate_out_of_memory"),
+    ({"termination": Termination.INFRASTRUCTURE, "stdout": ""}, {"machine_kills": 1}, None, "sandbox_lost"),
 ])  # fmt: skip
 def test_blame(change: dict[str, Any], stats: dict[str, Any], score: float | None, cause: str) -> None:
     blank = dict.fromkeys(SandboxStats.__struct_fields__)

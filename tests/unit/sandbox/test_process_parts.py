@@ -371,6 +371,32 @@ def test_an_end_that_nobody_will_ask_for_is_known_as_such() -> None:
         assert not sandbox.disregarded()
 
 
+V2 = {
+    "memory.max": "67108864", "memory.peak": "67108864", "memory.current": "1", "memory.events": "oom {}\noom_kill {}",
+}  # fmt: skip
+V1 = {
+    "memory.limit_in_bytes": "67108864", "memory.max_usage_in_bytes": "{}", "memory.usage_in_bytes": "1",
+    "memory.failcnt": "{}", "memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill {}",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("files", "values", "own", "machine"), [
+    (V2, (0, 0), 0, 0), (V2, (1, 0), 0, 0), (V2, (1, 2), 2, 0), (V2, (0, 2), 0, 2),
+    (V1, (67108864, 9, 0), 0, 0), (V1, (67104768, 9, 1), 1, 0), (V1, (40000000, 0, 1), 0, 1),
+    (V1, (67108864, 0, 1), 0, 1),
+])  # fmt: skip
+def test_whose_memory_ran_out(
+    tmp_path: Path, files: dict[str, str], values: tuple[int, ...], own: int, machine: int
+) -> None:
+    """The kernel counts kills of a group's members, whoever's limit they are for."""
+    rest = list(values)
+    for name, text in files.items():
+        (tmp_path / name).write_text(text.format(*(rest.pop(0) for _ in range(text.count("{}")))) + "\n")
+    assert not rest
+    measured = cgroups.measure({"memory": str(tmp_path)})
+    assert (measured["out_of_memory_kills"], measured["machine_kills"]) == (own, machine)
+
+
 def dead_folder(tmp_path: Path) -> Folder:
     """Of a sandbox whose bubblewrap is gone and whose spawner has not written down yet how it ended."""
     (tmp_path / "processes.json").write_bytes(

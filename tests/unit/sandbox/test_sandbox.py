@@ -12,6 +12,7 @@ import termios
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -31,8 +32,10 @@ from ropewalk.sandbox import (
     TerminalSize,
     connection,
     process,
+    silence,
 )
 from ropewalk.sandbox.attach import attach
+from ropewalk.sandbox.contract import Held
 from ropewalk.sandbox.protocol import VERSION, WINDOW_BYTES, FrameKind, Key, field
 from ropewalk.testing.unsandboxed import UnsandboxedDriver, namespaces_work, unsandboxed_service, unsandboxed_spec
 
@@ -512,12 +515,18 @@ async def test_a_lost_connection_is_made_again(sandbox: Sandbox) -> None:
     assert "4321" in await commands(sandbox)
 
 
+def driver_of(sandbox: Sandbox) -> UnsandboxedDriver:
+    driver = sandbox._driver
+    assert isinstance(driver, UnsandboxedDriver)
+    return driver
+
+
 @pytest.fixture
 async def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Sandbox, Callable[[], None]]]:
     """A sandbox, and how to stop its agent for good, as code beside it could by starving it."""
     for module, name in (
         (limits, "EXEC_KILL_WAIT_S"), (limits, "EXEC_START_WAIT_S"), (limits, "FILE_CALL_TIMEOUT_S"),
-        (process, "LAST_CHANCE_S"), (connection, "HELLO_TIMEOUT_S"),
+        (process, "LAST_CHANCE_S"), (connection, "HELLO_TIMEOUT_S"), (silence, "SECOND_LOOK_S"),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, 0.3)
     service = unsandboxed_service(tmp_path, prefix=())
@@ -572,6 +581,98 @@ async def test_no_call_waits_for_ever_for_an_agent_that_says_nothing(
             assert isinstance(result, ExecResult)
             ended = result.termination
     assert ended is Termination.TIMEOUT
+
+
+def busy(per_s: float) -> Callable[[], dict[str, Any]]:
+    """Figures of a sandbox in which so much CPU time is used a second."""
+    return lambda: {"cpu_s": per_s * time.monotonic()}
+
+
+SOME_CALLS = {name: CALLS[name] for name in ("read", "start", "much input")}
+BLAME: dict[str, tuple[Callable[[], dict[str, Any]], Termination]] = {
+    "code inside is busy": (busy(0.5), Termination.TIMEOUT),
+    "nothing inside could run": (busy(0.001), Termination.INFRASTRUCTURE),
+    "it was stopped from outside": (lambda: {**busy(0.5)(), "held": Held.STOPPED}, Termination.INFRASTRUCTURE),
+}
+
+
+@pytest.mark.parametrize("call", SOME_CALLS.values(), ids=SOME_CALLS)
+@pytest.mark.parametrize(("figures", "expected"), BLAME.values(), ids=BLAME)
+async def test_who_is_blamed_for_silence(
+    stopped: tuple[Sandbox, Callable[[], None]], call: Callable[[Sandbox], Awaitable[object]],
+    figures: Callable[[], dict[str, Any]], expected: Termination,
+) -> None:  # fmt: skip
+    sandbox, stop = stopped
+    driver_of(sandbox).figures = figures
+    stop()
+    with anyio.fail_after(10):
+        try:
+            result = await call(sandbox)
+        except SandboxGoneError as error:
+            assert error.termination is expected
+            assert error.silence is not None and error.silence.cpu_s is not None
+        else:
+            assert isinstance(result, ExecResult)
+            assert expected is Termination.TIMEOUT is result.termination
+            assert result.cpu_s > 0
+    assert await driver_of(sandbox).record(sandbox.id) is None
+
+
+@pytest.mark.parametrize("call", SOME_CALLS.values(), ids=SOME_CALLS)
+@pytest.mark.parametrize("again", [False, True], ids=["connected", "connects again"])
+async def test_a_sandbox_that_is_being_saved_owes_no_answer(
+    stopped: tuple[Sandbox, Callable[[], None]], call: Callable[[Sandbox], Awaitable[object]], again: bool
+) -> None:
+    """However long it takes; then the clock starts anew."""
+    sandbox, stop = stopped
+    if again:
+        await sandbox.disconnect()
+    stop()
+    looks = 0
+
+    def figures() -> dict[str, Any]:
+        nonlocal looks
+        looks += 1
+        if looks == 4:
+            driver.process(sandbox.id).send_signal(signal.SIGCONT)
+            driver.figures = lambda: {"cpu_s": 1.0}
+        return {"cpu_s": 1.0, "held": Held.SAVED}
+
+    driver = driver_of(sandbox)
+    driver.figures = figures
+    with anyio.fail_after(10):
+        try:
+            running = await call(sandbox)
+            if isinstance(running, process.Process):
+                await running.kill()
+        except FileError as error:
+            assert error.code == "ENOENT"  # an answer like any other
+    assert looks == 4
+    assert (await sandbox.exec("echo on")).stdout == "on\n"
+
+
+async def test_an_answer_that_comes_late_counts(stopped: tuple[Sandbox, Callable[[], None]]) -> None:
+    sandbox, stop = stopped
+    stop()
+    driver = driver_of(sandbox)
+
+    def figures() -> dict[str, Any]:
+        driver.process(sandbox.id).send_signal(signal.SIGCONT)
+        return {"cpu_s": 0.0}
+
+    driver.figures = figures
+    await sandbox.write("late", "1")
+    assert await sandbox.read("late") == b"1"
+
+
+async def test_a_kill_by_the_machine_is_nobodys_inside(sandbox: Sandbox) -> None:
+    assert (await sandbox.exec("kill -9 $$")).termination is Termination.FINISHED
+    driver_of(sandbox).figures = lambda: {"machine_kills": 1}
+    assert (await sandbox.exec("kill -9 $$")).termination is Termination.INFRASTRUCTURE
+    assert (await sandbox.exec("kill -9 $$")).termination is Termination.FINISHED  # that was the old one
+    driver_of(sandbox).out_of_memory_kills += 1
+    driver_of(sandbox).figures = lambda: {"machine_kills": 2}
+    assert (await sandbox.exec("kill -9 $$")).termination is Termination.OUT_OF_MEMORY
 
 
 async def test_output_that_never_ends_to_come_is_not_waited_for(stopped: tuple[Sandbox, Callable[[], None]]) -> None:

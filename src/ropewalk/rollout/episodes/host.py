@@ -15,6 +15,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream
 from ropewalk.core import limits
 from ropewalk.core.clock import Clock
 from ropewalk.core.errors import CallerError, UnavailableError
+from ropewalk.core.outcomes import Termination
 from ropewalk.interface.episode import Message, Step, ToolCall, ToolResult
 from ropewalk.interface.task import Task
 from ropewalk.reward.bundle import shown
@@ -89,6 +90,7 @@ class EpisodeHost:
                 workdir=self.task.workdir,
                 timeout_s_max=min(limits.TOOL_SHELL_TIMEOUT_S_MAX, self.task.limits.episode_timeout_s),
             )
+            _check_machine(result.termination, call.name)
             results.append(clean_result(result))
         touched = any(call.name != "read" for call in calls)
         changes = await self._watch.look(self.sandbox) if touched else {}
@@ -194,7 +196,9 @@ class _SearchFork:
     async def exec(
         self, command: Sequence[str], *, env: Mapping[str, str] | None = None, timeout_s: float
     ) -> CommandResult:
-        return await self._sandbox.exec(command, cwd=self._workdir, env=env, timeout_s=timeout_s)
+        result = await self._sandbox.exec(command, cwd=self._workdir, env=env, timeout_s=timeout_s)
+        _check_machine(result.termination, command[0])
+        return result
 
 
 class ForkBench:
@@ -269,6 +273,14 @@ async def forked(sandboxes: EpisodeSandboxes, snapshot: str) -> EpisodeSandbox:
         raise SnapshotLostError(error.message, next_step=error.next_step) from error
     except OSError as error:
         raise UnavailableError(f"{snapshot} cannot be forked: {error.strerror or error}.") from error
+
+
+def _check_machine(termination: Termination, command: str) -> None:
+    """Raises:
+    SandboxGoneError: the machine, not the policy, ended a command. What follows would be no fair episode.
+    """
+    if termination.ours:
+        raise SandboxGoneError(f"This machine ended a command ({shown(command)[:100]}): {termination}.")
 
 
 async def close(sandbox: EpisodeSandbox) -> None:

@@ -24,6 +24,8 @@ from ropewalk.sandbox.drivers.process import kernel
 Groups = dict[str, str]
 
 _PERIOD_US = 100_000
+_LIMIT_MARGIN_BYTES = 2 << 20
+"""The kernel charges in batches for each CPU, and a huge page at once."""
 _V1 = ("memory", "pids", "cpu", "cpuacct", "freezer")
 _V2 = ("memory", "pids", "cpu")
 
@@ -141,15 +143,16 @@ def is_frozen(groups: Groups) -> bool:
     path = groups.get("freezer", "")
     with suppress(OSError):
         if os.path.exists(f"{path}/cgroup.freeze"):
-            return _read(f"{path}/cgroup.freeze").strip() == "1"
+            return _read(f"{path}/cgroup.freeze").strip() == "1" or "frozen 1" in _read(f"{path}/cgroup.events")
         return _read(f"{path}/freezer.state").strip() != "THAWED"
     return False
 
 
 def measure(groups: Groups) -> dict[str, int | float | None]:
-    """`cpu_s`, `cpu_wait_s`, `memory_bytes_peak`, `memory_bytes`, `out_of_memory_kills`; None where not accounted."""
+    """`cpu_s`, `cpu_wait_s`, `memory_bytes_peak`, `memory_bytes`, `out_of_memory_kills`, `machine_kills`; None where
+    not accounted."""
     values: dict[str, int | float | None] = dict.fromkeys(
-        ("cpu_s", "cpu_wait_s", "memory_bytes_peak", "memory_bytes", "out_of_memory_kills")
+        ("cpu_s", "cpu_wait_s", "memory_bytes_peak", "memory_bytes", "out_of_memory_kills", "machine_kills")
     )
     if path := groups.get("cpuacct"):
         with suppress(OSError, ValueError):
@@ -171,8 +174,18 @@ def measure(groups: Groups) -> dict[str, int | float | None]:
             with suppress(OSError, ValueError):
                 values[key] = int(_read(f"{path}/{file}"))
         with suppress(OSError, KeyError, ValueError):
-            values["out_of_memory_kills"] = _keys(f"{path}/{events}")["oom_kill"]
+            counts = _keys(f"{path}/{events}")
+            own = counts["oom"] > 0 if v2 else _limit_was_hit(path, values["memory_bytes_peak"])
+            values["out_of_memory_kills"] = counts["oom_kill"] if own else 0
+            values["machine_kills"] = 0 if own else counts["oom_kill"]
     return values
+
+
+def _limit_was_hit(path: str, peak_bytes: int | float | None) -> bool:
+    """Version 1 counts kills by whatever killer, like version 2, but not how often the group itself was out of memory.
+    It was where its use came up to its limit and more was asked for."""
+    limit = int(_read(f"{path}/memory.limit_in_bytes"))
+    return int(_read(f"{path}/memory.failcnt")) > 0 and (peak_bytes or 0) >= limit - _LIMIT_MARGIN_BYTES
 
 
 def remove(groups: Groups, *, timeout_s: float = 2.0) -> bool:

@@ -261,6 +261,8 @@ class ProcessDriver:
         end = await anyio.to_thread.run_sync(figures.end_of, self._folders.of(id))
         if end is not None and end.out_of_memory_kills:
             return SandboxGoneError(f"Sandbox {id} ran out of memory.", termination=Termination.OUT_OF_MEMORY)
+        if end is not None and end.machine_kills:
+            return SandboxGoneError(f"The machine ran out of memory and ended processes of sandbox {id}.")
         return error
 
 

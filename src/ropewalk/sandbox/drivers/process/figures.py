@@ -7,7 +7,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from ropewalk.sandbox.contract import SandboxStats
+from ropewalk.sandbox.contract import Held, SandboxStats
 from ropewalk.sandbox.drivers.process import cgroups, processes
 from ropewalk.sandbox.drivers.process.folders import End, Folder, Processes
 
@@ -33,6 +33,8 @@ def of(folder: Folder) -> SandboxStats:
         disk_bytes=disk,
         processes=len(inside),
         out_of_memory_kills=_whole(measured["out_of_memory_kills"]),
+        machine_kills=_whole(measured["machine_kills"]),
+        held=_held(folder, found),
     )
 
 
@@ -58,7 +60,16 @@ def _last(folder: Folder) -> SandboxStats:
         disk_bytes=None,
         processes=0,
         out_of_memory_kills=end.out_of_memory_kills if end else None,
+        machine_kills=end.machine_kills if end else None,
     )
+
+
+def _held(folder: Folder, found: Processes) -> Held | None:
+    """Stops from outside: nobody inside can freeze a group or stop the first process of its own namespace."""
+    if not cgroups.is_frozen(found.groups) and processes.state(found.init_pid) != b"T":
+        return None
+    with folder.saving(wait=False) as alone:
+        return Held.STOPPED if alone else Held.SAVED
 
 
 def _whole(value: int | float | None) -> int | None:

@@ -85,6 +85,7 @@ class End(msgspec.Struct, frozen=True):
     cpu_wait_s: float | None = None
     memory_bytes_peak: int | None = None
     out_of_memory_kills: int | None = None
+    machine_kills: int | None = None
 
 
 class Folder:

@@ -23,6 +23,13 @@ def start_time(pid: int) -> int | None:
     return None if fields[0] in (b"Z", b"X") else int(fields[19])
 
 
+def state(pid: int) -> bytes:
+    """As proc(5) has it: `R`, `S`, `D`, `T` (stopped by a signal), `t` (by a tracer), `Z`; empty: there is none."""
+    with suppress(OSError, IndexError), open(f"/proc/{pid}/stat", "rb") as file:
+        return file.read().rpartition(b")")[2].split()[0]
+    return b""
+
+
 def alive(pid: int, started: int) -> bool:
     """Whether that very process still runs."""
     return pid > 0 and start_time(pid) == started
