@@ -15,7 +15,7 @@ import msgspec
 
 from ropewalk.core.errors import CallerError, DeniedError
 from ropewalk.core.records import Record, canonical_bytes, decode_own, digest
-from ropewalk.machinery.files import locked, replace_whole
+from ropewalk.machinery.files import locked, read_all, replace_whole
 from ropewalk.sandbox import archives, default_image
 from ropewalk.sandbox.layers import LayerStore
 from ropewalk.sandbox.staging import staging_folder, sweep
@@ -133,12 +133,12 @@ class ImageStore:
 
     def records(self) -> Iterator[ImageRecord]:
         """All images, in no order."""
-        for path in sorted(self._root.glob("*.json")):
-            yield decode_own(path.read_bytes(), ImageRecord)
+        for _, data in read_all(sorted(self._root.glob("*.json"))):
+            yield decode_own(data, ImageRecord)
 
     def defaults(self) -> frozenset[str]:
         """Digests of those that `default` made, also for other interpreters: the guest agents run out of them."""
-        return frozenset(path.read_text("ascii").strip() for path in self._root.glob("default-*"))
+        return frozenset(data.decode("ascii").strip() for _, data in read_all(self._root.glob("default-*")))
 
     def remove(self, digest: str) -> None:
         """Forgets an image; its layers stay. Idempotent. Whoever calls knows that nothing stands on it."""

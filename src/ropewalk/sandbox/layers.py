@@ -2,30 +2,34 @@
 
 Stored as `layers/<digest>/`: `tree/` with owners as the ids inside a sandbox (0 … 65535), `manifest`, one line of
 canonical JSON per member whose sha256 is the digest, and `record.json`. A layer appears by one rename, whole, and is
-never changed; equal content is stored once.
+never changed; equal content is stored once. What is to be kept is on the disk before it has its name; what snapshots
+alone need, when somebody asks for it (`settle`).
 """
 
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import re
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path, PurePosixPath
 
 import msgspec
 
 from ropewalk.core import limits
-from ropewalk.core.errors import CallerError, IntegrityError, RopewalkError
+from ropewalk.core.errors import CallerError, IntegrityError, RopewalkError, UnavailableError
 from ropewalk.core.paths import parts_below
 from ropewalk.core.records import Record, canonical_bytes, decode_own
-from ropewalk.machinery.files import locked
+from ropewalk.machinery.files import NEXT_STEP, locked, sync_filesystem, sync_folder
 from ropewalk.sandbox import privilege, trees
 from ropewalk.sandbox.staging import staging_folder, sweep
 from ropewalk.sandbox.trees import Owner, Tree, TreeEntry
 from ropewalk.store.layout import Layout
+
+log = logging.getLogger(__name__)
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _TRANSIENT = "transient"
@@ -53,6 +57,8 @@ class LayerStore:
     def __init__(self, layout: Layout) -> None:
         self._root = layout.layers
         self._verified: dict[str, tuple[int, tuple[int, ...]]] = {}
+        self._settled: dict[str, tuple[int, int]] = {}
+        """`_mark` of each folder that is known to be on the disk."""
 
     def add_tree(
         self,
@@ -198,6 +204,26 @@ class LayerStore:
             self.verify(digest)
         return tree
 
+    def settle(self, digests: Iterable[str]) -> None:
+        """Returns when these would survive power loss: before anything that does speaks of them.
+
+        Raises:
+            CallerError: there is no such layer.
+            UnavailableError: the disk does not take it.
+        """
+        found = {digest: _mark(self.path(digest).parent) for digest in digests}
+        if found.items() - self._settled.items():
+            self._sync()
+            self._settled |= found
+
+    def _sync(self) -> None:
+        try:
+            sync_filesystem(self._root)
+        except OSError as error:
+            raise UnavailableError(
+                f"{self._root} cannot be written: {error.strerror}.", next_step=NEXT_STEP
+            ) from error  # fmt: skip
+
     def is_quick(self, digests: Sequence[str]) -> bool:
         """Whether `check`ing all of these takes less time than handing the work to a thread."""
         looks = 0
@@ -264,15 +290,41 @@ class LayerStore:
         (folder / "record.json").write_bytes(canonical_bytes(record))
         if transient:
             (folder / _TRANSIENT).touch()
+        place, grave = self._root / digest, None
+        damaged = self._damaged(digest)
+        if not transient and (damaged or not place.is_dir() or (place / _TRANSIENT).exists()):
+            self._sync()
         with self._locked():
-            if (self._root / digest).is_dir():
+            if damaged and place.is_dir() and _mark(place) == damaged:
+                log.warning("layer %s… was damaged on the disk; what was stored now takes its place", digest[:12])
+                grave = self._bury(digest)
+            if place.is_dir():
                 if not transient:
-                    (self._root / digest / _TRANSIENT).unlink(missing_ok=True)
+                    (place / _TRANSIENT).unlink(missing_ok=True)
             else:
-                folder.rename(self._root / digest)
+                folder.rename(place)
                 members = len(tree.entries)
-                self._verified[digest] = members, _fingerprint(self._root / digest / "tree", members)
+                self._verified[digest] = members, _fingerprint(place / "tree", members)
+            if not transient:
+                sync_folder(self._root)
+        if grave is not None:
+            trees.remove(grave)
         return record
+
+    def _damaged(self, digest: str) -> tuple[int, int] | None:
+        """`_mark` of a stored layer's folder that is not what its digest says; None: it is, or there is none.
+
+        Power loss leaves such ones. Nobody could use them, and equal content could never be stored again.
+        """
+        try:
+            mark = _mark(self._root / digest)
+            self.check(digest)
+            self.record(digest)
+        except IntegrityError:
+            return mark
+        except (OSError, CallerError):
+            pass
+        return None
 
 
 def _place(name: str) -> PurePosixPath:
@@ -280,6 +332,12 @@ def _place(name: str) -> PurePosixPath:
     if not parts:
         raise CallerError(f"{name!r} is not a path inside a layer.", next_step="give a relative one without '..'.")
     return PurePosixPath(*parts)
+
+
+def _mark(folder: Path) -> tuple[int, int]:
+    """Tells a layer's folder from a later one in its place, which may have its inode."""
+    found = folder.stat()
+    return found.st_ino, found.st_ctime_ns
 
 
 def _fingerprint(tree: Path, members: int) -> tuple[int, ...]:

@@ -51,7 +51,7 @@ class Service(Protocol):
         """A new sandbox in a saved state."""
         ...
 
-    async def save(self, id: str, *, label: str) -> SnapshotRecord:
+    async def save(self, id: str, *, label: str, durable: bool) -> SnapshotRecord:
         """Snapshots a sandbox and keeps the record."""
         ...
 
@@ -285,14 +285,14 @@ class Sandbox:
         """
         await remove_path(await self._connect(), path, recursive=recursive)
 
-    async def snapshot(self, label: str = "") -> Snapshot:
-        """Saves the state; the sandbox keeps running.
+    async def snapshot(self, label: str = "", *, durable: bool = True) -> Snapshot:
+        """Saves the state; the sandbox keeps running. Not `durable`: sooner, and lost with the power.
 
         Raises:
             SandboxGoneError: it died before.
             UnavailableError: no room.
         """
-        return Snapshot(await self._service.save(self.id, label=label), self._service)
+        return Snapshot(await self._service.save(self.id, label=label, durable=durable), self._service)
 
     async def stats(self) -> SandboxStats:
         """Resources used so far, also after its death."""

@@ -14,7 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +65,9 @@ class NoLayers:
 
     def transient(self) -> set[str]:
         return set()
+
+    def settle(self, digests: Iterable[str]) -> None:
+        pass
 
     def discard(self, digest: str) -> None:
         self.removed.append(digest)

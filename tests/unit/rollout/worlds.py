@@ -179,7 +179,7 @@ class MemorySandbox:
             if name.startswith(f"{path}/")
         )
 
-    async def snapshot(self, label: str = "") -> Saved:
+    async def snapshot(self, label: str = "", *, durable: bool = True) -> Saved:
         await self._step("snapshot")
         return self._service.save(self)
 

@@ -214,6 +214,24 @@ def test_unknown_and_damaged_records_are_refused(images: ImageStore, tmp_path: P
         images.add(ImageRecord(layers=("0" * 64,)))
 
 
+def test_an_image_that_goes_while_all_are_read_is_not_missed(
+    images: ImageStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = []
+    for name in ("one", "two"):
+        (tmp_path / name / name).mkdir(parents=True)
+        kept.append(images.from_directory(tmp_path / name, label=name).digest)
+    read = Path.read_bytes
+
+    def racing(path: Path) -> bytes:
+        if path.name == f"{kept[0]}.json":
+            path.unlink(missing_ok=True)
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", racing)
+    assert [record.digest for record in images.records()] == [kept[1]]
+
+
 def test_a_place_that_cannot_be_used_is_one_clear_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     images = ImageStore(Layout(tmp_path / "file"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -9,6 +10,7 @@ import socket
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ from hypothesis import strategies as st
 from ropewalk.core import limits
 from ropewalk.core.errors import CallerError, IntegrityError, UnavailableError
 from ropewalk.sandbox import flatten, trees
+from ropewalk.sandbox import layers as layers_module
 from ropewalk.sandbox.layers import LayerStore
 from ropewalk.sandbox.trees import TreeEntry
 from ropewalk.store.layout import Layout
@@ -72,18 +75,18 @@ def test_equal_content_is_one_layer_whatever_its_times(store: LayerStore, source
     assert {record.digest for record in store.records()} >= {first.digest}
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda tree: (tree / "sub/file").write_text("TEXT"),
-        lambda tree: (tree / "sub/file").chmod(0o777),
-        lambda tree: (tree / "sub/more").write_text(""),
-        lambda tree: (tree / "sub/program").unlink(),
-        lambda tree: (tree.parent / "manifest").write_bytes(b""),
-        lambda tree: shutil.rmtree(tree),
-    ],
-)
-def test_a_changed_layer_is_not_used(store: LayerStore, source: Path, damage) -> None:  # type: ignore[no-untyped-def]
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "other content": lambda tree: (tree / "sub/file").write_text("TEXT"),
+    "another mode": lambda tree: (tree / "sub/file").chmod(0o777),
+    "more": lambda tree: (tree / "sub/more").write_text(""),
+    "less": lambda tree: (tree / "sub/program").unlink(),
+    "no manifest": lambda tree: (tree.parent / "manifest").write_bytes(b""),
+    "no tree": lambda tree: shutil.rmtree(tree),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_changed_layer_is_not_used(store: LayerStore, source: Path, damage: Callable[[Path], object]) -> None:
     digest = store.add_tree(source).digest
     assert store.check(digest) == store.path(digest)
     damage(store.path(digest))
@@ -91,6 +94,78 @@ def test_a_changed_layer_is_not_used(store: LayerStore, source: Path, damage) ->
         store.check(digest)
     with pytest.raises(IntegrityError):
         LayerStore(Layout(store.path(digest).parents[2])).check(digest)
+
+
+CUT_SHORT: dict[str, Callable[[Path], object]] = {
+    **DAMAGES,
+    "an empty file": lambda tree: os.truncate(tree / "sub/file", 0),
+    "an empty record": lambda tree: os.truncate(tree.parent / "record.json", 0),
+}
+
+
+@pytest.mark.parametrize("transient", [False, True], ids=["kept", "of snapshots"])
+@pytest.mark.parametrize("damage", CUT_SHORT.values(), ids=CUT_SHORT)
+@pytest.mark.parametrize("again", [False, True], ids=["the same process", "another process"])
+def test_a_damaged_layer_is_replaced_by_the_same_content(
+    store: LayerStore, source: Path, damage: Callable[[Path], object], transient: bool, again: bool
+) -> None:
+    """Else what a power loss cut short could never be used, stored or removed again."""
+    record = store.add_tree(source, transient=transient)
+    tree = store.path(record.digest)
+    damage(tree)
+    if again:
+        store = LayerStore(Layout(tree.parents[2]))
+    assert store.add_tree(source, transient=transient) == record
+    store.verify(record.digest)
+    assert store.record(record.digest) == record
+    assert store.transient() == ({record.digest} if transient else set())
+    assert [path.name for path in tree.parents[1].iterdir() if path.name.startswith((".removed", ".staging"))] == []
+
+
+def test_what_is_kept_is_on_the_disk_before_it_has_its_name(
+    store: LayerStore, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what snapshots alone need when somebody asks for it, since they are many and most are soon gone."""
+    synced: list[set[str]] = []
+
+    def sync(path: Path) -> None:
+        whole = [folder for folder in path.glob(".staging-*/layer") if (folder / "record.json").stat().st_size]
+        synced.append(store.digests() | ({"staged"} if whole else set()))
+
+    monkeypatch.setattr(layers_module, "sync_filesystem", sync)
+    first = store.add_files({"a": b"1"}).digest
+    assert synced == [{"staged"}]
+    store.add_files({"a": b"1"})
+    store.settle([])
+    assert len(synced) == 1  # it is there already
+    second = store.add_tree(source, transient=True).digest
+    assert len(synced) == 1
+    store.settle([first, second])
+    store.settle([second])
+    assert synced[1:] == [{first, second}]
+    store.discard(second)
+    store.add_tree(source, transient=True)  # a new folder
+    store.settle([second])
+    store.add_tree(source)  # from now on it is kept
+    assert len(synced) == 4
+    assert store.transient() == set()
+    with pytest.raises(CallerError):
+        store.settle(["0" * 64])
+
+
+def test_a_disk_that_takes_nothing_keeps_nothing(
+    store: LayerStore, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: Path) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    second = store.add_tree(source, transient=True).digest
+    monkeypatch.setattr(layers_module, "sync_filesystem", fail)
+    with pytest.raises(UnavailableError, match="Input/output error"):
+        store.add_files({"a": b"1"})
+    with pytest.raises(UnavailableError):
+        store.settle([second])
+    assert store.digests() == {second}
 
 
 def test_files_become_a_layer(store: LayerStore) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from pathlib import Path
 
 import anyio
@@ -195,6 +195,40 @@ async def test_dropping_a_snapshot_removes_only_what_snapshots_made_and_nothing_
     service._store(saved(3, (wheel,)))
     await service.drop_snapshot(saved(3, ()).id)  # what an earlier one had to leave goes with the next
     assert layers.digests() == {wheel, common}
+
+
+@pytest.mark.parametrize("durable", [True, False])
+async def test_layers_are_on_the_disk_before_a_record_speaks_of_them(tmp_path: Path, durable: bool) -> None:
+    layout = Layout(tmp_path / "state").ensure()
+    settled: list[tuple[tuple[str, ...], list[Path]]] = []
+
+    class Settling(NoLayers):
+        def settle(self, digests: Iterable[str]) -> None:
+            settled.append((tuple(digests), list(layout.snapshots.glob("*.json"))))
+
+    service = Sandboxes(UnsandboxedDriver(tmp_path / "s"), layout, images=NoImages(), layers=Settling())
+    async with await service.create(unsandboxed_spec()) as sandbox:
+        snapshot = await sandbox.snapshot(durable=durable)
+        assert settled == ([(snapshot.record.layers, [])] if durable else [])
+        await sandbox.snapshot()  # the same state, of which it matters now
+        assert len(settled) == 1 + durable
+
+
+async def test_a_record_that_goes_while_all_are_read_is_not_missed(
+    service: Sandboxes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Listing takes no lock."""
+    for number in range(3):
+        service._store(saved(number, ()))
+    read = Path.read_bytes
+
+    def racing(path: Path) -> bytes:
+        if path == service._file(saved(1, ()).id):
+            path.unlink(missing_ok=True)
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", racing)
+    assert [record.id for record in service.snapshots()] == [saved(number, ()).id for number in (0, 2)]
 
 
 async def test_no_snapshot_is_dropped_while_somebody_keeps_one(service: Sandboxes, tmp_path: Path) -> None:

@@ -214,7 +214,7 @@ class Attempt:
         return (await self._shelf.take(sandbox, self._row.id, label)).id
 
     async def _scratch(self, sandbox: EpisodeSandbox, label: str) -> str:
-        return (await self._shelf.take(sandbox, scratch(self._row.id), label)).id
+        return (await self._shelf.take(sandbox, scratch(self._row.id), label, durable=False)).id
 
     def usage(self) -> dict[str, float]:
         """What it used so far: sandboxes, forks, tokens, also those that led to nothing."""

@@ -22,14 +22,16 @@ class Shelf:
         self._sandboxes = sandboxes
         self._journal = journal
 
-    async def take(self, sandbox: EpisodeSandbox, owner: str, label: str) -> SavedState:
-        """Saves the sandbox's state for `owner`.
+    async def take(
+        self, sandbox: EpisodeSandbox, owner: str, label: str, *, durable: bool = True
+    ) -> SavedState:  # fmt: skip
+        """Saves the sandbox's state for `owner`; not `durable` where nobody would need it after a power loss.
 
         Raises:
             SandboxGoneError, UnavailableError: as `Sandbox.snapshot`.
         """
         async with self._sandboxes.keeping():
-            snapshot = await sandbox.snapshot(label)
+            snapshot = await sandbox.snapshot(label, durable=durable)
             with anyio.CancelScope(shield=True):  # a snapshot without a note of who needs it would stay for ever
                 await in_thread(self._journal.hold, snapshot.id, owner)
             return snapshot
