@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from ropewalk.core.ids import new_id
 from tests.integration.command_line import Outcome, ropewalk, ropewalk_process, started
 
 
@@ -110,6 +111,27 @@ def test_snapshots_are_listed_and_removed(state: Path, sandbox: str) -> None:
     assert ropewalk("snapshot", "ls", "--json", state=state).json == []
     assert ropewalk("snapshot", "rm", saved, state=state).code == 2
     assert ropewalk("snapshot", "rm", state=state).code == 2
+
+
+def test_creates_that_are_repeated_under_one_id_make_one_sandbox(state: Path, sandbox: str) -> None:
+    saved = ropewalk("sandbox", "snapshot", sandbox, state=state).out.strip()
+    id, other = new_id("sandbox"), new_id("sandbox")
+    create = ("sandbox", "create", "--memory-mib", "256", "--idle-timeout-s", "400", "--id")
+    fork = ("sandbox", "fork", saved, "--idle-timeout-s", "500", "--id")
+    try:
+        for _ in range(2):
+            assert ropewalk(*create, id, state=state).out.strip() == id
+            assert ropewalk(*fork, other.partition(":")[2], state=state).out.strip() == other
+        limits = {
+            row["id"]: row["spec"]["idle_timeout_s"] for row in ropewalk("sandbox", "ls", "--json", state=state).json
+        }
+        assert limits[id] == 400 and limits[other] == 500 and len(limits) == 3
+        clash = ropewalk("sandbox", "create", "--id", id, "--memory-mib", "300", state=state)
+        assert clash.code == 2 and "is another sandbox already" in clash.err
+        assert ropewalk(*fork, other, "--count", "2", state=state).code == 2
+        assert ropewalk(*create, "nonsense", state=state).code == 2
+    finally:
+        assert ropewalk("sandbox", "kill", id, other, state=state).code == 0
 
 
 def test_images_that_are_in_use_stay(state: Path, sandbox: str, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from ropewalk.core import limits
 from ropewalk.core.errors import UnavailableError
 from ropewalk.core.ids import new_id
 from ropewalk.sandbox.contract import Lease, SandboxGoneError, SupportsReap
@@ -309,16 +310,18 @@ async def test_a_reused_pid_is_not_killed(world: SandboxWorld) -> None:
         stranger.kill()
 
 
-async def test_nested_forks_past_two_flattenings(world: SandboxWorld) -> None:
-    """Deeper ones differ in nothing: `tests/unit/sandbox/test_layers.py` goes on where this ends."""
+async def test_a_hundred_nested_forks(world: SandboxWorld) -> None:
+    """Six flattenings, each of what the one before made."""
     sandbox = await world.make()
-    for level in range(34):
+    deepest = 0
+    for level in range(100):
         await output(sandbox, f"echo {level} > level; touch f{level}; rm -f f{level - 3}")
-        snapshot = await sandbox.snapshot()
+        snapshot = await sandbox.snapshot(durable=False)
+        deepest = max(deepest, len(snapshot.record.layers))
         await sandbox.close()
         sandbox = await snapshot.fork_one()
-    assert await output(sandbox, "cat level; echo f*") == "33\nf31 f32 f33"
-    assert len(snapshot.record.layers) <= 16
+    assert await output(sandbox, "cat level; echo f*") == "99\nf97 f98 f99"
+    assert deepest == limits.SNAPSHOT_LAYERS_MAX
     await sandbox.close()
 
 

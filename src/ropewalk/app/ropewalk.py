@@ -146,9 +146,15 @@ class Ropewalk:
         async with await self.create_sandbox(image, **spec) as sandbox:
             yield sandbox
 
-    async def create_sandbox(self, image: str = "default", **spec: Any) -> Sandbox:
-        """Like `sandbox`, to be closed by the caller; with `lease=Lease.DETACHED` it outlives this process."""
-        return await self.sandboxes.create(await self.machines.spec(image, **spec))
+    async def create_sandbox(self, image: str = "default", *, id: str | None = None, **spec: Any) -> Sandbox:
+        """Like `sandbox`, to be closed by the caller; with `lease=Lease.DETACHED` it outlives this process.
+
+        Args:
+            image: as of `sandbox`.
+            id: makes the call idempotent: repeated with the same one and the same spec it gives the same sandbox.
+            spec: as of `sandbox`.
+        """
+        return await self.sandboxes.create(await self.machines.spec(image, **spec), id=id)
 
     async def ingest(self, source: str, *, terms: Terms, versions: Sequence[str] = (), **settings: Any) -> IngestResult:
         """See `Custody.ingest`."""

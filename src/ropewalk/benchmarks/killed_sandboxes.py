@@ -1,50 +1,99 @@
-"""A tenth of all sandboxes is killed in mid-run: no fake zero, and every group is complete or a typed refusal.
+"""A tenth of all sandboxes is killed or stopped in mid-run: no fake zero, and every group is whole or a typed refusal.
 
-The policy is `oracle`, which is right every time: whatever is paid less than 1.0 was taken from it by our side.
+The same run goes undisturbed first. Seeds are the same, so whatever is paid less in the second was taken from it by
+our side.
 """
 
 from __future__ import annotations
 
+import itertools
+import os
 import random
+import signal
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Final
 
 import anyio
+import msgspec
 
 from ropewalk.app.ropewalk import Ropewalk
 from ropewalk.benchmarks.promises import Measurement, measured
 from ropewalk.benchmarks.workload import prepared, search_plan
-from ropewalk.core.errors import RopewalkError
+from ropewalk.interface.task import Task
 from ropewalk.reward.verdict import Reward
-from ropewalk.rollout.plan import PolicyName
+from ropewalk.rollout.plan import Plan, PolicyName
 from ropewalk.rollout.rows import EpisodeRow, GroupRow
+from ropewalk.sandbox.drivers.process import cgroups, processes
+from ropewalk.sandbox.drivers.process.folders import Folders, Processes
 
-SHARE = 0.1
-EVERY_S = 0.05
+SHARE: Final = 0.1
+EVERY_S: Final = 0.02
+WAYS: Final = ("init", "bubblewrap", "stopped", "init", "bubblewrap", "frozen", "init", "spawner")
+"""In turn. SIGKILL to the sandbox's first process, to bubblewrap outside of it, or to the spawner, which takes all
+that live with it; SIGSTOP to the first process, or its control group frozen: it neither answers nor ends."""
 
 
 async def measure(progress: Callable[[str], None]) -> list[Measurement]:
     """`rollout.fake_zeros`, `rollout.incomplete_groups`, `rollout.refused_groups`."""
-    plan = search_plan(tasks=4, group=8, policy=PolicyName.ORACLE)
+    plan = _with_policies(search_plan(tasks=3, group=4, steps=4), PolicyName.ORACLE, PolicyName.SEARCH)
     async with prepared(plan, progress) as (rw, tasks):
-        killer = _Killer(rw)
+        progress("a run that nobody disturbs")
+        expected, _ = await _rewards(rw, plan, tasks)
+        killer = Killer(rw)
+        progress("the same, in which one sandbox in ten is killed or stopped")
         async with anyio.create_task_group() as group:
             group.start_soon(killer.work)
-            progress("a run in which one sandbox in ten is killed")
             run = await rw.run(plan, tasks=tasks)
             rewards = [reward async for reward in run.rewards()]
             group.cancel_scope.cancel()
         rows = rw.custody.journal.episodes(run.id)
         groups = rw.custody.journal.groups(run.id)
-    fake = [reward for reward in rewards if reward.value is not None and reward.value < 1.0]
+    fake = underpaid(rows, rewards, expected)
     incomplete, refused = tally(groups, rows, rewards, size=plan.run.group)
     causes = Counter(reward.cause for reward in rewards)
-    note = f"{killer.killed} of {killer.seen} sandboxes killed; " + ", ".join(f"{n} × {c}" for c, n in causes.items())
+    ways = ", ".join(f"{count} × {way}" for way, count in killer.done.items())
+    note = f"of {killer.seen} sandboxes {ways}; rewards: " + ", ".join(f"{n} × {c}" for c, n in causes.items())
     return [
         measured("rollout.fake_zeros", len(fake), note=note),
         measured("rollout.incomplete_groups", len(incomplete), note=f"{len(groups)} groups"),
         measured("rollout.refused_groups", len(refused), note=", ".join(sorted({group.cause for group in refused}))),
     ]
+
+
+def _with_policies(plan: Plan, *policies: PolicyName) -> Plan:
+    return msgspec.structs.replace(plan, run=msgspec.structs.replace(plan.run, policies=policies)).check()
+
+
+Place = tuple[str, str, int]
+"""Task, policy and position in the group: what decides an episode's seed."""
+
+
+async def _rewards(
+    rw: Ropewalk, plan: Plan, tasks: Sequence[Task]
+) -> tuple[dict[Place, float | None], list[Reward]]:  # fmt: skip
+    run = await rw.run(plan, tasks=tasks)
+    rewards = [reward async for reward in run.rewards()]
+    return values(rw.custody.journal.episodes(run.id), rewards), rewards
+
+
+def values(rows: Sequence[EpisodeRow], rewards: Sequence[Reward]) -> dict[Place, float | None]:
+    """What each episode was paid."""
+    places = {row.id: (row.task, row.policy, row.position) for row in rows}
+    return {places[reward.episode]: reward.value for reward in rewards}
+
+
+def underpaid(
+    rows: Sequence[EpisodeRow], rewards: Sequence[Reward], expected: Mapping[Place, float | None]
+) -> list[Place]:
+    """Episodes that were scored, and lower than undisturbed. An oracle's are worth 1 in any case."""
+    found = []
+    for place, value in values(rows, rewards).items():
+        due = 1.0 if place[1] == PolicyName.ORACLE else expected.get(place)
+        if value is not None and due is not None and value < due:
+            found.append(place)
+    return found
 
 
 def tally(
@@ -61,14 +110,17 @@ def tally(
     return [group for group in groups if group not in refused and group not in whole], refused
 
 
-class _Killer:
-    """Destroys, behind everybody's back, each sandbox that it sees for the first time with a chance of a tenth."""
+class Killer:
+    """Takes each sandbox that it sees for the first time, with a chance of a tenth, from behind everybody's back."""
 
-    def __init__(self, rw: Ropewalk) -> None:
+    def __init__(self, rw: Ropewalk, *, ways: Sequence[str] = WAYS, share: float = SHARE) -> None:
         self._rw = rw
+        self._folders = Folders(rw.custody.layout)
         self._chance = random.Random(7)  # a schedule, not a secret
+        self._share = share
+        self._ways: Iterator[str] = itertools.cycle(ways)
         self._known: set[str] = set()
-        self.killed = 0
+        self.done: Counter[str] = Counter()
 
     @property
     def seen(self) -> int:
@@ -79,15 +131,28 @@ class _Killer:
         """Until cancelled."""
         while True:
             for record in await self._rw.sandboxes.records():
-                if record.id not in self._known:
+                found = self._folders.of(record.id).processes()
+                if record.id not in self._known and found is not None and found.init_alive():
                     self._known.add(record.id)
-                    if self._chance.random() < SHARE:
-                        await self._kill(record.id)
+                    if self._chance.random() < self._share:
+                        way = next(self._ways)
+                        with suppress(OSError):  # it ended by itself meanwhile
+                            end(found, way)
+                            self.done[way] += 1
             await anyio.sleep(EVERY_S)
 
-    async def _kill(self, id: str) -> None:
-        try:
-            await self._rw.sandboxes.destroy(id)
-            self.killed += 1
-        except RopewalkError:
-            pass  # it ended by itself meanwhile
+
+def end(found: Processes, way: str) -> None:
+    """Kills or stops a sandbox, from outside.
+
+    Raises:
+        OSError: it is not there any more.
+    """
+    if way == "frozen" and "freezer" in found.groups:
+        cgroups.freeze(found.groups, frozen=True, timeout_s=0.0)
+    elif way in ("stopped", "frozen"):
+        os.kill(found.init_pid, signal.SIGSTOP)
+    elif way == "spawner":
+        os.kill(processes.parent(found.pid), signal.SIGKILL)
+    else:
+        os.kill(found.init_pid if way == "init" else found.pid, signal.SIGKILL)

@@ -41,6 +41,7 @@ async def create(
     cpus: float | None = None,
     idle_timeout_s: float = limits.SANDBOX_IDLE_TIMEOUT_S,
     data_class: str | None = None,
+    id: str | None = None,
     json: bool = False,
     place: Place = HERE,
 ) -> int:
@@ -53,6 +54,8 @@ async def create(
         cpus: CPU limit. Default: the profile's.
         idle_timeout_s: Ends itself after so long without a command.
         data_class: Of what it will hold: public, internal or restricted. Default: that of the image; never less.
+        id: Its id (a ULID). Repeated with the same one the command starts nothing and prints it again. Default: a new
+            one.
         json: Print JSON.
     """
     from ropewalk.sandbox.contract import Lease
@@ -60,7 +63,7 @@ async def create(
     async with opened(place) as rw:
         sandbox = await rw.create_sandbox(
             image, memory_mib=memory_mib, disk_mib=disk_mib, cpus=cpus, idle_timeout_s=idle_timeout_s,
-            data_class=data_class, lease=Lease.DETACHED,
+            data_class=data_class, lease=Lease.DETACHED, id=named(id, "sandbox") if id else None,
         )  # fmt: skip
         print_json(sandbox.record) if json else print(sandbox.id)
     return 0
@@ -174,24 +177,38 @@ async def snapshot(sandbox: str, *, label: str = "", json: bool = False, place: 
     return 0
 
 
-@command(app, "fork", examples=["ropewalk sandbox fork snapshot:0123… --count 8"])
-async def fork(snapshot: str, *, count: int = 1, json: bool = False, place: Place = HERE) -> int:
+@command(app, "fork", examples=["ropewalk sandbox fork snapshot:0123… --count 8 --idle-timeout-s 3600"])
+async def fork(
+    snapshot: str,
+    *,
+    count: int = 1,
+    idle_timeout_s: float = limits.SANDBOX_IDLE_TIMEOUT_S,
+    id: str | None = None,
+    json: bool = False,
+    place: Place = HERE,
+) -> int:
     """Starts sandboxes in a snapshot's state and prints their ids.
 
     Args:
         snapshot: Its id.
         count: How many.
+        idle_timeout_s: Each ends itself after so long without a command; what the saved sandbox had does not count.
+        id: Of the one sandbox (a ULID). Repeated with the same one the command starts nothing and prints it again.
+            Default: a new one.
         json: Print JSON.
     """
     from ropewalk.sandbox.contract import Lease
 
     if not 1 <= count <= 1000:
         raise CallerError(f"{count} forks at once: 1 to 1000 are allowed.")
+    if id and count > 1:
+        raise CallerError(f"One id for {count} sandboxes.", next_step="leave out --id or --count.")
+    chosen = named(id, "sandbox") if id else None
     async with opened(place) as rw:
         saved = rw.sandboxes.snapshot(named(snapshot, "snapshot"))
         made = []
         for _ in range(count):
-            forked = await saved.fork_one(lease=Lease.DETACHED)
+            forked = await saved.fork_one(lease=Lease.DETACHED, id=chosen, idle_timeout_s=idle_timeout_s)
             made.append(forked.record)
             if not json:
                 print(forked.id, flush=True)

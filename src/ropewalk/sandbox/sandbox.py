@@ -46,9 +46,14 @@ class Service(Protocol):
     """What handles need of the service that made them."""
 
     async def fork(
-        self, snapshot_id: str, *, lease: Lease = Lease.ATTACHED, idle_timeout_s: float = limits.SANDBOX_IDLE_TIMEOUT_S
+        self,
+        snapshot_id: str,
+        *,
+        lease: Lease = Lease.ATTACHED,
+        id: str | None = None,
+        idle_timeout_s: float = limits.SANDBOX_IDLE_TIMEOUT_S,
     ) -> Sandbox:
-        """A new sandbox in a saved state."""
+        """A new sandbox in a saved state; repeated with the same `id`, the same one."""
         ...
 
     async def save(self, id: str, *, label: str, durable: bool) -> SnapshotRecord:
@@ -410,13 +415,28 @@ class Snapshot:
         return self.record.id
 
     async def fork_one(
-        self, *, lease: Lease = Lease.ATTACHED, idle_timeout_s: float = limits.SANDBOX_IDLE_TIMEOUT_S
+        self,
+        *,
+        lease: Lease = Lease.ATTACHED,
+        id: str | None = None,
+        idle_timeout_s: float = limits.SANDBOX_IDLE_TIMEOUT_S,
     ) -> Sandbox:
-        """One new sandbox in this state."""
-        return await self._service.fork(self.id, lease=lease, idle_timeout_s=idle_timeout_s)
+        """One new sandbox in this state.
+
+        Args:
+            id: makes the call idempotent: repeated with the same one it gives the same sandbox (`new_id("sandbox")`).
+            idle_timeout_s: its own; a state does not hold that of the sandbox it was saved from.
+        """
+        return await self._service.fork(self.id, lease=lease, id=id, idle_timeout_s=idle_timeout_s)
 
     @asynccontextmanager
-    async def fork(self, count: int, *, lease: Lease = Lease.ATTACHED) -> AsyncIterator[list[Sandbox]]:
+    async def fork(
+        self,
+        count: int,
+        *,
+        lease: Lease = Lease.ATTACHED,
+        idle_timeout_s: float = limits.SANDBOX_IDLE_TIMEOUT_S,
+    ) -> AsyncIterator[list[Sandbox]]:
         """`count` new sandboxes in this state, made at the same time; all of them or the first one's error.
 
         All are destroyed on leaving, also after an error or a cancellation.
@@ -426,7 +446,7 @@ class Snapshot:
         made: list[Sandbox] = []
 
         async def make() -> None:
-            made.append(await self._service.fork(self.id, lease=lease))
+            made.append(await self._service.fork(self.id, lease=lease, idle_timeout_s=idle_timeout_s))
 
         try:
             try:

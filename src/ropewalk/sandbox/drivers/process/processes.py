@@ -30,6 +30,16 @@ def state(pid: int) -> bytes:
     return b""
 
 
+def parent(pid: int) -> int:
+    """Of a process that lives.
+
+    Raises:
+        OSError: there is none of that id.
+    """
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        return int(file.read().rpartition(b")")[2].split()[1])
+
+
 def alive(pid: int, started: int) -> bool:
     """Whether that very process still runs."""
     return pid > 0 and start_time(pid) == started
