@@ -10,6 +10,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from ropewalk.benchmarks.killed_sandboxes import end
 from ropewalk.core import limits
 from ropewalk.core.outcomes import Termination
 from ropewalk.sandbox import Sandbox, SandboxGoneError, connection, silence
@@ -105,6 +106,29 @@ async def test_a_long_save_ends_nothing(world: SandboxWorld, monkeypatch: pytest
         assert await output(sandbox, "cat x") == "1"
         for handle in handles[1:]:
             await handle.disconnect()
+
+
+@pytest.mark.parametrize("way", ["init", "bubblewrap", "spawner"])
+async def test_a_kill_from_outside_is_our_loss_and_others_can_be_made(world: SandboxWorld, way: str) -> None:
+    sandbox = await world.make()
+    async with anyio.create_task_group() as group:
+        started = anyio.Event()
+
+        async def work() -> None:
+            process = await sandbox.start("sleep 100")
+            started.set()
+            with pytest.raises(SandboxGoneError) as caught:
+                await process.wait()
+            assert caught.value.termination is Termination.INFRASTRUCTURE
+
+        group.start_soon(work)
+        await started.wait()
+        end(known(world, sandbox), way)
+    async with await world.make() as other:
+        assert await output(other, "echo on") == "on"
+    await sandbox.close()
+    assert await world.sandboxes.records() == ()
+    assert list(world.layout.sandboxes.iterdir()) == []
 
 
 async def test_a_kill_for_want_of_the_machines_memory(world: SandboxWorld) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ropewalk.benchmarks import census
-from ropewalk.benchmarks.killed_sandboxes import tally
+from ropewalk.benchmarks.killed_sandboxes import tally, underpaid
 from ropewalk.core.outcomes import Termination
 from ropewalk.reward.verdict import Reward
 from ropewalk.rollout.rows import EpisodeRow, EpisodeState, GroupRow
@@ -104,3 +104,19 @@ def test_a_group_is_whole_only_with_a_value_for_each_member(
     ]  # fmt: skip
     incomplete, refused = tally([group], rows, [reward(f"e{n}", value) for n, value in enumerate(values)], size=2)
     assert (incomplete == [group], refused == [group]) == (is_incomplete, is_refused)
+
+
+@pytest.mark.parametrize(("policy", "value", "undisturbed", "is_underpaid"), [
+    ("oracle", 1.0, 1.0, False), ("oracle", 0.0, 1.0, True), ("oracle", 0.0, None, True), ("oracle", None, 1.0, False),
+    ("search", 1.0, 1.0, False), ("search", 0.0, 0.0, False), ("search", 0.0, 1.0, True), ("search", 1.0, 0.0, False),
+    ("search", None, 1.0, False), ("search", 0.0, None, False),
+])  # fmt: skip
+def test_a_fake_zero_is_less_than_the_same_seed_gets_undisturbed(
+    policy: str, value: float | None, undisturbed: float | None, is_underpaid: bool
+) -> None:
+    row = EpisodeRow(
+        id="e0", run="r", place=0, group_id="g", task="t", policy=policy, position=3, seed=0, state=EpisodeState.SEALED
+    )
+    assert underpaid([row], [reward("e0", value)], {("t", policy, 3): undisturbed}) == (
+        [("t", policy, 3)] if is_underpaid else []
+    )
