@@ -182,10 +182,10 @@ def measure(groups: Groups) -> dict[str, int | float | None]:
 
 
 def _limit_was_hit(path: str, peak_bytes: int | float | None) -> bool:
-    """Version 1 counts kills by whatever killer, like version 2, but not how often the group itself was out of memory.
-    It was where its use came up to its limit and more was asked for."""
-    limit = int(_read(f"{path}/memory.limit_in_bytes"))
-    return int(_read(f"{path}/memory.failcnt")) > 0 and (peak_bytes or 0) >= limit - _LIMIT_MARGIN_BYTES
+    """Version 1 counts kills by whatever killer, like version 2, but not how often the group itself was out of memory,
+    and `memory.failcnt` stays 0 in newer kernels (seen in 6.18). What came up to its limit once, be it with files that
+    could have been dropped again, is taken for out of memory: else a candidate could pass its own greed for ours."""
+    return (peak_bytes or 0) >= int(_read(f"{path}/memory.limit_in_bytes")) - _LIMIT_MARGIN_BYTES
 
 
 def remove(groups: Groups, *, timeout_s: float = 2.0) -> bool:
