@@ -161,7 +161,21 @@ def test_a_passphrase_is_a_reference_and_is_asked_for(state: Path) -> None:
     made = ropewalk("keys", "init", "--passphrase", "env:SECRET", "--json", state=state, SECRET="correct horse")
     assert made.code == 0
     assert "correct horse" not in "".join(path.read_text() for path in (state / "keys").rglob("*.json"))
-    assert ropewalk("keys", "rotate", state=state).code == 2
+    assert ropewalk("keys", "rotate", state=state).code == 2, "the passphrase behind the reference is not there"
+    assert ropewalk("keys", "rotate", "--json", state=state, SECRET="correct horse").json["encrypted_by"] == "env:SECRET"
+
+
+def test_keys_that_were_there_before_are_not_encrypted_silently(state: Path) -> None:
+    plain = ropewalk("keys", "init", "--json", state=state).json
+    assert plain["encrypted_by"] is None
+    refused = ropewalk("keys", "init", "--passphrase", "env:SECRET", state=state, SECRET="correct horse")
+    assert refused.code == 2 and "ropewalk keys rotate --passphrase env:SECRET" in refused.err
+    done = ropewalk("keys", "rotate", "--passphrase", "env:SECRET", state=state, SECRET="correct horse")
+    assert done.code == 0 and "encrypted by env:SECRET" in done.out
+    listed = ropewalk("keys", "ls", "--json", state=state).json
+    assert [each["encrypted_by"] for each in listed] == [None, "env:SECRET"]
+    assert "env:SECRET" in ropewalk("keys", "ls", state=state).out
+    assert ropewalk("keys", "init", "--passphrase", "env:SECRET", state=state, SECRET="correct horse").code == 0
 
 
 def test_the_air_gapped_profile_names_the_rule(state: Path) -> None:

@@ -16,16 +16,20 @@ app = noun("keys", "Signing keys: one Ed25519 and one ML-DSA-65 key that sign to
 def init(*, passphrase: str = "", json: bool = False, place: Place = HERE) -> int:
     """Makes the first key pair; shows the active one where there is one already.
 
+    Where that one is not encrypted and a passphrase is given, nothing changes and the command says so (exit code 2).
+
     Args:
         passphrase: Reference (env:NAME or file:PATH) to what encrypts the private keys.
         json: Print JSON.
     """
     with custody(place, passphrase=passphrase) as kept:
         pair = kept.keys.create()
+        by = kept.keys.encrypted_by()[pair.id]
         if json:
-            print_json({"pair": pair.id, "keyids": dict(pair.keyids), "created_s": pair.created_s})
+            plain = {"pair": pair.id, "keyids": dict(pair.keyids), "created_s": pair.created_s, "encrypted_by": by}
+            print_json(plain)
             return 0
-        say(f"Active key pair: {pair.id}")
+        say(f"Active key pair: {pair.id}, {f'encrypted by {by}' if by else 'not encrypted'}")
         for algorithm, keyid in pair.keyids.items():
             say(f"  {algorithm:<10} {keyid}")
         say("Next: `ropewalk keys export FILE`, and keep that file on another machine: it is what `verify` believes.")
@@ -53,19 +57,25 @@ def export(file: Path | None = None, *, place: Place = HERE) -> int:
     return 0
 
 
-@command(app, "rotate", examples=["ropewalk keys rotate"])
-def rotate(*, json: bool = False, place: Place = HERE) -> int:
+@command(
+    app, "rotate", examples=["ropewalk keys rotate", "ropewalk keys rotate --passphrase file:/run/secrets/ropewalk"]
+)
+def rotate(*, passphrase: str = "", json: bool = False, place: Place = HERE) -> int:
     """Makes a new key pair that signs from the log's next entry on. Earlier entries stay trusted.
 
     Args:
+        passphrase: Reference (env:NAME or file:PATH) to what encrypts the new private keys. Default: what encrypts
+            those before.
         json: Print JSON.
     """
-    with custody(place) as kept:
+    with custody(place, passphrase=passphrase) as kept:
         pair = kept.rotate_keys()
+        by = kept.keys.encrypted_by()[pair.id]
         if json:
-            print_json({"pair": pair.id, "from_index": pair.from_index})
+            print_json({"pair": pair.id, "from_index": pair.from_index, "encrypted_by": by})
         else:
-            say(f"Active key pair: {pair.id}, from entry {pair.from_index} on.")
+            how = f"encrypted by {by}" if by else "not encrypted"
+            say(f"Active key pair: {pair.id}, from entry {pair.from_index} on, {how}.")
             say("Next: export and pin again; who pinned before does not know this pair.")
     return 0
 
@@ -107,14 +117,21 @@ def ls(*, json: bool = False, place: Place = HERE) -> int:
     """
     with custody(place) as kept:
         pairs = kept.keys.trust_root().pairs if kept.keys.exists else ()
+        by = kept.keys.encrypted_by() if pairs else {}
         if json:
-            print_json([{"pair": pair.id, "keyids": dict(pair.keyids), "record": pair} for pair in pairs])
+            print_json(
+                [
+                    {"pair": pair.id, "keyids": dict(pair.keyids), "encrypted_by": by[pair.id], "record": pair}
+                    for pair in pairs
+                ]
+            )
             return 0
         print_table(
-            ("pair", ">from entry", ">until entry", "revoked"),
+            ("pair", "encrypted", ">from entry", ">until entry", "revoked"),
             (
                 (
                     pair.id,
+                    by[pair.id] or "no",
                     pair.from_index,
                     "" if pair.until_index is None else pair.until_index,
                     f"from {pair.revoked.from_index}: {pair.revoked.reason}" if pair.revoked else "",

@@ -5,6 +5,7 @@ Private keys stay behind the driver: what leaves it is signatures and public hal
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from ropewalk.core.records import Record
@@ -52,6 +53,7 @@ class Keys(Protocol):
         """Makes the first pair and activates it; returns the active one where there is one already.
 
         Raises:
+            CallerError: new keys are to be encrypted, and the active ones, which exist already, are not.
             DeniedError: others may read where the keys lie.
             UnavailableError: nothing can be written.
         """
@@ -70,6 +72,9 @@ class Keys(Protocol):
     def rotate(self, *, at_index: int) -> PublicPair:
         """Makes a new pair that signs from this log entry on; the one before stays trusted for earlier entries.
 
+        A new pair is never less protected than the one before: what encrypts that one encrypts it too, where nothing
+        else was named.
+
         Raises:
             CallerError: there is none to rotate, or it signs from a later entry.
         """
@@ -83,6 +88,14 @@ class Keys(Protocol):
         Raises:
             CallerError: no such pair, no reason, it is the active one (rotate first), or it is already revoked from
                 an earlier entry.
+        """
+        ...
+
+    def encrypted_by(self) -> Mapping[str, str | None]:
+        """By pair id, the reference to what encrypts its private keys; None: nothing does.
+
+        Raises:
+            CallerError: there is none yet.
         """
         ...
 

@@ -104,6 +104,33 @@ def test_a_passphrase_itself_is_refused_and_not_repeated(tmp_path: Path) -> None
         assert "hunter2" not in str(caught.value)
 
 
+def test_a_passphrase_that_would_not_count_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asks for encrypted keys never goes on with plain ones that were there before."""
+    monkeypatch.setenv("KEYS_TEST_PASSPHRASE", "correct horse")
+    plain = made(tmp_path / "keys").active().pair
+    wanted = FileKeys(tmp_path / "keys", passphrase="env:KEYS_TEST_PASSPHRASE")
+    with pytest.raises(CallerError, match="rotate --passphrase env:KEYS_TEST_PASSPHRASE"):
+        wanted.create()
+    assert FileKeys(tmp_path / "keys").create() == plain, "nothing changed"
+    sealed = wanted.rotate(at_index=3)
+    assert wanted.create() == sealed
+    assert wanted.encrypted_by() == {plain.id: None, sealed.id: "env:KEYS_TEST_PASSPHRASE"}
+
+
+@pytest.mark.parametrize("again", [None, "env:KEYS_TEST_OTHER"])
+def test_a_rotation_never_takes_the_encryption_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: str | None
+) -> None:
+    monkeypatch.setenv("KEYS_TEST_PASSPHRASE", "correct horse")
+    monkeypatch.setenv("KEYS_TEST_OTHER", "battery staple")
+    made(tmp_path / "keys", passphrase="env:KEYS_TEST_PASSPHRASE")
+    keys = FileKeys(tmp_path / "keys", passphrase=again)
+    pair = keys.rotate(at_index=1)
+    assert keys.encrypted_by()[pair.id] == (again or "env:KEYS_TEST_PASSPHRASE")
+    pems = list(keys.folder.rglob("*.pem"))
+    assert len(pems) == 4 and all("BEGIN ENCRYPTED PRIVATE KEY" in path.read_text() for path in pems)
+
+
 def test_rotation(tmp_path: Path) -> None:
     keys = made(tmp_path / "keys")
     other_process = FileKeys(tmp_path / "keys")

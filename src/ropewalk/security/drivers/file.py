@@ -13,6 +13,7 @@ from __future__ import annotations
 import base64
 import os
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -106,8 +107,8 @@ class FileKeys:
         self._prepare()
         with self._lock, locked(self.folder / "lock"):
             if self.exists:
-                return self._active_of(self._load()).pair
-            made = self._make(from_index=0)
+                return self._protected(self._active_of(self._load())).pair
+            made = self._make(from_index=0, passphrase=self._passphrase)
             self._save(KeysFile(active=made.pair.id, pairs=(made,)))
             return made.pair
 
@@ -129,7 +130,7 @@ class FileKeys:
             if at_index < old.pair.from_index:
                 raise CallerError(f"{old.pair.id} signs from entry {old.pair.from_index} on, after entry {at_index}.")
             state = _with_pair(state, old, _changed(old.pair, until_index=at_index, revoked=old.pair.revoked))
-            made = self._make(from_index=at_index)
+            made = self._make(from_index=at_index, passphrase=self._passphrase or old.passphrase)
             self._save(KeysFile(active=made.pair.id, pairs=(*state.pairs, made)))
             return made.pair
 
@@ -153,6 +154,11 @@ class FileKeys:
             self._save(_with_pair(state, stored, revoked))
             return revoked
 
+    def encrypted_by(self) -> Mapping[str, str | None]:
+        """See `Keys.encrypted_by`."""
+        with self._lock:
+            return {stored.pair.id: stored.passphrase for stored in self._load().pairs}
+
     def trust_root(self) -> TrustRoot:
         """See `Keys.trust_root`."""
         with self._lock:
@@ -169,7 +175,15 @@ class FileKeys:
             raise UnavailableError(f"{self.folder} cannot be made: {error.strerror or error}.") from error
         check_private(self.folder, folder=True)
 
-    def _make(self, *, from_index: int) -> StoredPair:
+    def _protected(self, stored: StoredPair) -> StoredPair:
+        if self._passphrase is not None and stored.passphrase is None:
+            raise CallerError(
+                f"{stored.pair.id} exists already, and its private keys in {self.folder} are not encrypted.",
+                next_step=f"`ropewalk keys rotate --passphrase {self._passphrase}` makes an encrypted pair active.",
+            )
+        return stored
+
+    def _make(self, *, from_index: int, passphrase: str | None) -> StoredPair:
         keys: dict[Algorithm, PrivateKey] = {
             "ed25519": Ed25519PrivateKey.generate(),
             "ml-dsa-65": MLDSA65PrivateKey.generate(),
@@ -187,7 +201,7 @@ class FileKeys:
                 created_s=self._clock.now_s(),
                 from_index=from_index,
             ),
-            passphrase=self._passphrase,
+            passphrase=passphrase,
             salt=os.urandom(16).hex(),
         )
         password = _password(stored)
