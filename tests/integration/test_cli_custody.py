@@ -162,7 +162,8 @@ def test_a_passphrase_is_a_reference_and_is_asked_for(state: Path) -> None:
     assert made.code == 0
     assert "correct horse" not in "".join(path.read_text() for path in (state / "keys").rglob("*.json"))
     assert ropewalk("keys", "rotate", state=state).code == 2, "the passphrase behind the reference is not there"
-    assert ropewalk("keys", "rotate", "--json", state=state, SECRET="correct horse").json["encrypted_by"] == "env:SECRET"
+    rotated = ropewalk("keys", "rotate", "--json", state=state, SECRET="correct horse")
+    assert rotated.json["encrypted_by"] == "env:SECRET"
 
 
 def test_keys_that_were_there_before_are_not_encrypted_silently(state: Path) -> None:

@@ -66,6 +66,11 @@ class CompactRange:
         """The edge of a stored tree."""
         return cls(size, [nodes(level, index) for level, index in perfect_nodes(0, size)])
 
+    @property
+    def hashes(self) -> tuple[bytes, ...]:
+        """Of the perfect subtrees, from the largest to the smallest."""
+        return tuple(self._hashes)
+
     def copy(self) -> CompactRange:
         """An independent one of the same size."""
         return CompactRange(self.size, self._hashes)

@@ -4,16 +4,22 @@ What is checked, in this order: the checkpoint's signatures; every entry against
 tile; the outside checkpoint (an older or equal size must have the same root, a newer one means a rollback); both
 signatures of every statement and what rotation and revocation say about their keys; every chain down to raw files;
 stored bytes against their digests. Nothing is believed because an earlier run checked it.
+
+The log is read once from its beginning, and in outline only (`provenance.outline`); in whole are read the statements
+that the question is about. So memory grows with the run, and by a hundred bytes with each entry of the log.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple, Protocol
+
+import msgspec
 
 from ropewalk.core.errors import CallerError, IntegrityError, RopewalkError
 from ropewalk.core.limits import ARCHIVE_BYTES_MAX
@@ -22,6 +28,7 @@ from ropewalk.provenance.checkpoint import Checkpoint, parse_checkpoint, read_ch
 from ropewalk.provenance.files import TILE_WIDTH, LogFiles, is_beside
 from ropewalk.provenance.intoto import Statement, from_payload, kind_of
 from ropewalk.provenance.lineage import MemoryLineage, gaps
+from ropewalk.provenance.outline import Outline
 from ropewalk.provenance.statement import Activity, Link
 from ropewalk.provenance.verification import Verification, VerificationFinding, VerificationStatus
 from ropewalk.security.signatures import SignatureError, Verifier, open_envelope, verify_envelope
@@ -29,6 +36,7 @@ from ropewalk.security.trust import TrustRoot, load_trust_root
 
 STORED_KINDS = frozenset({"raw"})
 """Kinds of things that must be in the blob store; others are checked where they are."""
+_TILE_BYTES = TILE_WIDTH * HASH_BYTES
 
 
 class BlobSource(Protocol):
@@ -63,6 +71,7 @@ class _Work:
         self.checkpoint = Checkpoint("", 0, EMPTY_ROOT)
         self.anchored_size = 0
         self.statements: dict[int, Statement] = {}
+        """The selected ones, without their facts."""
         self.selected: list[int] = []
         self.blobs = 0
 
@@ -131,15 +140,15 @@ def verify_run(
     work, files = _Work(), LogFiles(log_folder)
     started_s = time.perf_counter()
     verifier = _verifier(anchors, own, log_folder, work)
-    entries = _check_log(files, verifier, anchors, work)
+    outline = _check_log(files, verifier, anchors, work)
     now_s = work.timed("log", started_s)
-    _read_statements(entries, work)
-    lineage = MemoryLineage(work.statements)
-    _select(subjects, lineage, len(entries), work)
-    _check_lineage(lineage, work)
-    now_s = work.timed("lineage", now_s)
-    _check_signatures(entries, verifier, work)
+    work.selected = list(range(len(outline))) if subjects is None else outline.ancestors(subjects)
+    wrong = _read_selected(files, outline, verifier, work)
     now_s = work.timed("signatures", now_s)
+    _check_lineage(subjects or (), MemoryLineage(work.statements), work)
+    for index, error in wrong:
+        work.found(f"signature_{error.cause}", error.message, index)
+    now_s = work.timed("lineage", now_s)
     if blobs is not None:
         _check_blobs(blobs, stored_kinds, work)
         work.timed("blobs", now_s)
@@ -166,36 +175,41 @@ def _verifier(anchors: Anchors, own: TrustRoot | None, folder: Path, work: _Work
     return Verifier(pinned.restricted_by(own) if own else pinned)
 
 
-def _check_log(files: LogFiles, verifier: Verifier, anchors: Anchors, work: _Work) -> list[bytes]:
-    """The log's entries, as far as they are there; everything wrong with the log itself is noted."""
+def _check_log(files: LogFiles, verifier: Verifier, anchors: Anchors, work: _Work) -> Outline:
+    """The log in outline, as far as it is there; everything wrong with the log itself is noted."""
     try:
         data = read_checkpoint(files.checkpoint)
         work.checkpoint = parse_checkpoint(data)[0]  # where its signatures do not count, the rest is still looked at
         verify_checkpoint(data, verifier)
     except RopewalkError as error:
         work.found("checkpoint_invalid" if files.checkpoint.exists() else "log_unreadable", error.message)
-    entries: list[bytes] = []
+    outline, strange = Outline(), list[tuple[int, str]]()
     try:
-        entries.extend(files.entries(0, work.checkpoint.size))
+        for index, entry in enumerate(files.entries(0, work.checkpoint.size)):
+            try:
+                outline.add(entry)
+            except CallerError as error:
+                strange.append((index, error.message))
         for path, _end in files.torn(work.checkpoint.size):
             work.notes.append(f"{path} holds bytes behind the last entry that a crash left unacknowledged")
     except IntegrityError as error:
         work.found("entry_lost", error.message)
-    leaves = [leaf_hash(entry) for entry in entries]
-    if len(entries) == work.checkpoint.size and root(leaves) != work.checkpoint.root:
-        _name_changed_entries(files, leaves, work)
-    _check_tiles(files, leaves, work)
-    _check_outside(leaves, verifier, anchors, work, files.folder)
-    return entries
+    if len(outline) == work.checkpoint.size and outline.root(len(outline)) != work.checkpoint.root:
+        _name_changed_entries(files, outline, work)
+    _check_tiles(files, outline, work)
+    _check_outside(outline, verifier, anchors, work, files.folder)
+    for index, message in strange:
+        work.found("not_a_statement", message, index)
+    return outline
 
 
-def _name_changed_entries(files: LogFiles, leaves: list[bytes], work: _Work) -> None:
+def _name_changed_entries(files: LogFiles, outline: Outline, work: _Work) -> None:
     changed = []
-    for number in range(0, -(-len(leaves) // TILE_WIDTH)):
+    for number in range(0, -(-len(outline) // TILE_WIDTH)):
         stored = _read(files.tile(0, number))
-        for offset in range(min(TILE_WIDTH, len(leaves) - number * TILE_WIDTH)):
+        for offset in range(min(TILE_WIDTH, len(outline) - number * TILE_WIDTH)):
             index = number * TILE_WIDTH + offset
-            if stored[offset * HASH_BYTES : (offset + 1) * HASH_BYTES] != leaves[index]:
+            if stored[offset * HASH_BYTES : (offset + 1) * HASH_BYTES] != outline.leaf(index):
                 changed.append(index)
     for index in changed[:20]:
         work.found("entries_changed", "it is not what was logged", index)
@@ -203,21 +217,19 @@ def _name_changed_entries(files: LogFiles, leaves: list[bytes], work: _Work) -> 
         work.found("entries_changed", f"the entries do not have the root that was signed; {len(changed)} differ")
 
 
-def _check_tiles(files: LogFiles, leaves: list[bytes], work: _Work) -> None:
-    level, hashes = 0, leaves
+def _check_tiles(files: LogFiles, outline: Outline, work: _Work) -> None:
+    level, hashes, full = 0, bytes(outline.leaves), outline.tiles
     while hashes:
-        full = []
-        for number in range(-(-len(hashes) // TILE_WIDTH)):
-            part = hashes[number * TILE_WIDTH : (number + 1) * TILE_WIDTH]
+        for number in range(-(-len(hashes) // _TILE_BYTES)):
+            part = hashes[number * _TILE_BYTES : (number + 1) * _TILE_BYTES]
             path = files.tile(level, number)
-            if _read(path)[: len(part) * HASH_BYTES] != b"".join(part):
+            if _read(path)[: len(part)] != part:
                 work.found("tile_damaged", f"{path} does not hold the hashes of the entries")
-            if len(part) == TILE_WIDTH:
-                full.append(root(part))
-        level, hashes = level + 1, full
+        level, hashes = level + 1, b"".join(full)
+        full = [root(full[at : at + TILE_WIDTH]) for at in range(0, len(full) - TILE_WIDTH + 1, TILE_WIDTH)]
 
 
-def _check_outside(leaves: list[bytes], verifier: Verifier, anchors: Anchors, work: _Work, folder: Path) -> None:
+def _check_outside(outline: Outline, verifier: Verifier, anchors: Anchors, work: _Work, folder: Path) -> None:
     if anchors.checkpoint is None:
         work.unanchored.append("no outside checkpoint was given, so a rollback could not be seen (verify --anchor DIR)")
         return
@@ -237,64 +249,88 @@ def _check_outside(leaves: list[bytes], verifier: Verifier, anchors: Anchors, wo
         work.found("other_log", f"the outside checkpoint is of {outside.origin}, this log is {here.origin}")
     elif outside.size > here.size:
         work.found("rolled_back", f"the log had {outside.size} entries and has {here.size} now")
-    elif len(leaves) >= outside.size and root(leaves[: outside.size]) != outside.root:
+    elif len(outline) >= outside.size and outline.root(outside.size) != outside.root:
         work.found("forked", f"the first {outside.size} entries are not those that the outside checkpoint commits to")
     else:
         work.anchored_size = outside.size
 
 
-def _read_statements(entries: list[bytes], work: _Work) -> None:
-    for index, entry in enumerate(entries):
-        try:
-            work.statements[index] = from_payload(open_envelope(entry)[1])
-        except (CallerError, IntegrityError) as error:
-            work.found("not_a_statement", error.message, index)
-
-
-def _select(subjects: Sequence[str] | None, lineage: MemoryLineage, size: int, work: _Work) -> None:
-    if subjects is None:
-        work.selected = list(range(size))
-        return
-    for digest in subjects:
-        if digest not in lineage.makers:
-            work.found("not_recorded", f"no statement in the log made {digest}")
-    work.selected = list(lineage.ancestors_of_all(subjects))
-
-
-def _check_lineage(lineage: MemoryLineage, work: _Work) -> None:
-    """Every input has a maker before it, and every reward reaches a raw file; one pass in log order."""
-    grounded: set[str] = set()
-    selected = set(work.selected)
-    for index, statement in sorted(work.statements.items()):
-        reaches = statement.activity is Activity.INGEST or any(link.sha256 in grounded for link in statement.inputs)
-        if reaches:
-            grounded.update(link.sha256 for link in statement.subjects)
-        if index not in selected:
-            continue
-        for problem in gaps(index, statement, lineage.makers, work.statements):
-            work.found("chain_incomplete", problem, index)
-        if statement.activity is Activity.REWARD and not reaches:
-            work.found("chain_incomplete", "the reward does not reach any raw file", index)
-
-
-def _check_signatures(entries: list[bytes], verifier: Verifier, work: _Work) -> None:
+def _read_selected(
+    files: LogFiles, outline: Outline, verifier: Verifier, work: _Work
+) -> list[tuple[int, SignatureError]]:
+    """Reads the selected statements and checks that they are what was hashed; whose signatures do not count."""
     threads = min(os.cpu_count() or 1, 8)
     size = max(1, min(64, -(-len(work.selected) // threads)))
     parts = [work.selected[first : first + size] for first in range(0, len(work.selected), size)]
 
-    def check(part: list[int]) -> list[tuple[int, SignatureError]]:
-        wrong = []
-        for index in part:
-            try:
-                verify_envelope(entries[index], verifier, index=index)
-            except SignatureError as error:
-                wrong.append((index, error))
-        return wrong
+    def check(part: list[int]) -> list[_Looked]:
+        looked = []
+        for index, entry in _entries_at(files, part):
+            if leaf_hash(entry) != outline.leaf(index):
+                raise IntegrityError(f"Entry {index} of the log changed while it was verified.")
+            looked.append(_look(index, entry, verifier))
+        return looked
 
-    with ThreadPoolExecutor(threads) as pool:
-        for wrong in pool.map(check, parts):
-            for index, error in wrong:
-                work.found(f"signature_{error.cause}", error.message, index)
+    known = {finding.index for finding in work.findings if finding.code == "not_a_statement"}
+    wrong = []
+    try:
+        with ThreadPoolExecutor(threads) as pool:
+            for each in (each for looked in pool.map(check, parts) for each in looked):
+                if each.statement is not None:
+                    work.statements[each.entry] = each.statement
+                elif each.entry not in known:
+                    work.found("not_a_statement", each.message, each.entry)
+                if each.error is not None:
+                    wrong.append((each.entry, each.error))
+    except IntegrityError as error:
+        work.found("entry_lost", error.message)
+    return wrong
+
+
+class _Looked(NamedTuple):
+    entry: int
+    statement: Statement | None
+    message: str
+    """Why there is none."""
+    error: SignatureError | None
+
+
+def _look(index: int, entry: bytes, verifier: Verifier) -> _Looked:
+    statement, message, wrong = None, "", None
+    try:
+        read = from_payload(open_envelope(entry)[1])
+        statement = msgspec.structs.replace(read, facts={})  # the rest of it is small
+    except (CallerError, IntegrityError) as error:
+        message = error.message
+    try:
+        verify_envelope(entry, verifier, index=index)
+    except SignatureError as error:
+        wrong = error
+    return _Looked(index, statement, message, wrong)
+
+
+def _entries_at(files: LogFiles, indexes: Sequence[int]) -> Iterator[tuple[int, bytes]]:
+    for number, group in itertools.groupby(indexes, lambda index: index // TILE_WIDTH):
+        wanted = list(group)
+        bundle, _ = files.read_bundle(number, wanted[-1] % TILE_WIDTH + 1)
+        for index in wanted:
+            yield index, bundle[index % TILE_WIDTH]
+
+
+def _check_lineage(subjects: Sequence[str], lineage: MemoryLineage, work: _Work) -> None:
+    """Every input has a maker before it, and every reward reaches a raw file; one pass in log order."""
+    for digest in subjects:
+        if digest not in lineage.makers:
+            work.found("not_recorded", f"no statement in the log made {digest}")
+    grounded: set[str] = set()
+    for index, statement in sorted(work.statements.items()):
+        reaches = statement.activity is Activity.INGEST or any(link.sha256 in grounded for link in statement.inputs)
+        if reaches:
+            grounded.update(link.sha256 for link in statement.subjects)
+        for problem in gaps(index, statement, lineage.makers, work.statements):
+            work.found("chain_incomplete", problem, index)
+        if statement.activity is Activity.REWARD and not reaches:
+            work.found("chain_incomplete", "the reward does not reach any raw file", index)
 
 
 def _check_blobs(blobs: BlobSource, stored_kinds: frozenset[str], work: _Work) -> None:
