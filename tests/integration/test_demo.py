@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -13,7 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from ropewalk.benchmarks import census
+from ropewalk.sandbox.drivers.process import cgroups
 from ropewalk.sandbox.drivers.process.driver import ProcessDriver
+from ropewalk.sandbox.drivers.process.plan import group_parents
 from ropewalk.store.layout import Layout
 from tests.integration import sample_packages
 from tests.integration.command_line import ropewalk_process, started
@@ -39,6 +43,38 @@ def alone(demo: DemoState) -> Iterator[DemoState]:
     with (demo.anchor.parent / "alone").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield demo
+
+
+def below(pid: int) -> set[int]:
+    """A process and its descendants."""
+    found, front = {pid}, {pid}
+    while front:
+        children: set[int] = set()
+        for each in front:
+            with contextlib.suppress(OSError):
+                for thread in Path(f"/proc/{each}/task").iterdir():
+                    children.update(map(int, (thread / "children").read_text().split()))
+        front = children - found
+        found |= front
+    return found
+
+
+def pids(runner: int) -> set[str]:
+    """What runs below a runner, as a census names it."""
+    named = set()
+    for each in below(runner):
+        with contextlib.suppress(OSError):
+            named.add(f"{each}@{Path(f'/proc/{each}/stat').read_text().rsplit(')', 1)[1].split()[19]}")
+    return named
+
+
+def spaces(runner: int) -> set[str]:
+    """The namespaces that it has and we have not."""
+    found, own = set(), {str(link.readlink()) for link in Path("/proc/self/ns").iterdir()}
+    for each in below(runner):
+        with contextlib.suppress(OSError):
+            found.update(str(link.readlink()) for link in Path(f"/proc/{each}/ns").iterdir())
+    return found - own
 
 
 def test_it_ends_with_signed_rewards_that_outsiders_can_check(demo: DemoState) -> None:
@@ -132,14 +168,23 @@ def test_an_interrupted_run_says_how_to_go_on_and_does(alone: DemoState, tmp_pat
     task = alone("task", "ls", "--json").json[0]["id"]
     plan = tmp_path / "plan.toml"
     plan.write_text(f'[tasks]\nids = ["{task}"]\n\n[run]\npolicies = ["noop", "oracle"]\ngroup = 3\nconcurrency = 1\n')
+    layout, before = Layout(alone.state), census.take(Layout(alone.state))
     with started("run", plan, state=alone.state) as process:
         assert process.stderr is not None
         for line in process.stderr:
             if "Run 1 tasks" in line:
                 break
+        ours: set[str] = set()
+        while not any(line.startswith("processes: ") for line in ours):  # until a sandbox runs
+            assert process.poll() is None
+            named = pids(process.pid) | spaces(process.pid)
+            ours = {line for line in census.take(layout).left_since(before) if line.split()[1] in named}
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
+    left = set(census.take(layout).left_since(before))
+    assert not [line for line in left if line in ours or str(alone.state) in line], "nothing is left of it"
+    assert list(cgroups.children(group_parents(layout))) == []
     resume = re.search(r"ropewalk run --resume (run:\w+)", err)
     assert resume and "Traceback" not in err
     row = next(row for row in alone("run", "ls", "--json").json if row["run"] == resume[1])

@@ -1,4 +1,4 @@
-"""`kill -9` of a runner in mid-run and a new start: nothing is left, and the run goes on to its end."""
+"""A runner that ends in mid-run: Ctrl-C leaves nothing at once, `kill -9` nothing after a new start, which goes on."""
 
 from __future__ import annotations
 
@@ -38,26 +38,38 @@ asyncio.run(main(*sys.argv[1:]))
 
 
 async def measure(progress: Callable[[str], None]) -> list[Measurement]:
-    """`sandbox.leaks_after_kill`."""
+    """`sandbox.leaks_after_interrupt` and `sandbox.leaks_after_kill`."""
     with tempfile.TemporaryDirectory(prefix="ropewalk-bench-") as folder:
         state, plan_file, run = Path(folder) / "state", Path(folder) / "plan.json", new_id("run")
         plan = search_plan(tasks=2, group=2, steps=4)
         plan_file.write_bytes(canonical_bytes(plan))
         before = census.take(Layout(state))
-        progress("a runner that is killed after its first reward")
-        await anyio.to_thread.run_sync(_run_and_kill, [str(state), str(plan_file), run])
+        progress("a runner that is interrupted after its first reward")
+        alive = await anyio.to_thread.run_sync(
+            _run_and_end, [str(state), str(plan_file), new_id("run")], signal.SIGINT, before
+        )
+        interrupted = census.take(Layout(state)).left_since(before)
+        progress("another one that is killed after its first reward")
+        await anyio.to_thread.run_sync(_run_and_end, [str(state), str(plan_file), run], signal.SIGKILL, before)
         progress("a new start")
         async with Ropewalk.open(state=state) as rw:
             left = census.take(rw.custody.layout).left_since(before)
             rewards = [reward async for reward in (await rw.resume(run)).rewards()]
         left += census.take(Layout(state)).left_since(before)
     note = f"resumed to {len(rewards)} rewards; " + "; ".join(left[:5])
-    return [measured("sandbox.leaks_after_kill", len(left), note=note)]
+    seen = f"{alive} processes in sandboxes before; " + "; ".join(interrupted[:5])
+    return [
+        measured("sandbox.leaks_after_interrupt", len(interrupted), note=seen),
+        measured("sandbox.leaks_after_kill", len(left), note=note),
+    ]
 
 
-def _run_and_kill(arguments: list[str]) -> None:
+def _run_and_end(arguments: list[str], number: signal.Signals, before: census.Census) -> int:
+    """Ends a runner after a reward; returns how many processes its sandboxes had then."""
     command = [sys.executable, "-c", _PROGRAM, *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as runner:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True) as runner:
         assert runner.stdout is not None
         runner.stdout.readline()
-        os.kill(runner.pid, signal.SIGKILL)
+        alive = census.take(Layout(Path(arguments[0]))).processes - before.processes
+        os.kill(runner.pid, number)
+    return len(alive)

@@ -213,7 +213,10 @@ def _sqlite(path: Path) -> Engine:
         # Made here, and not by SQLite, so that its mode does not depend on the umask.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     except OSError as error:
-        raise UnavailableError(f"The database {path} cannot be opened: {error.strerror or error}.") from error
+        raise UnavailableError(
+            f"The database {path} cannot be opened: {error.strerror or error}.",
+            next_step="free some space, or set ROPEWALK_STATE to a folder you may write to.",
+        ) from error
     engine = create_engine(
         f"sqlite:///{path.absolute()}", connect_args={"timeout": BUSY_TIMEOUT_S, "check_same_thread": False}
     )

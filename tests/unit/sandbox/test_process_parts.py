@@ -178,7 +178,7 @@ def test_damaged_records_are_told_apart_from_missing_ones(tmp_path: Path) -> Non
         folder.record()
 
 
-def test_a_read_only_state_is_one_clear_error(tmp_path: Path) -> None:
+def test_a_state_that_is_gone_is_one_clear_error(tmp_path: Path) -> None:
     folders = Folders(Layout(tmp_path / "missing"))
     record = SandboxRecord(
         id=new_id("sandbox"),

@@ -104,6 +104,9 @@ class FileKeys:
 
     def create(self) -> PublicPair:
         """See `Keys.create`."""
+        if self.exists:  # nothing has to be written, so nothing needs to be writable
+            with self._lock:
+                return self._protected(self._active_of(self._load())).pair
         self._prepare()
         with self._lock, locked(self.folder / "lock"):
             if self.exists:
