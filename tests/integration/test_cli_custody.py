@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from ropewalk.app.building import Sources
 from ropewalk.app.custody import Custody
+from ropewalk.rollout.plan_file import plan_from_settings
 from tests.integration import sample_packages
 from tests.integration.command_line import ropewalk
 
@@ -177,6 +179,32 @@ def test_keys_that_were_there_before_are_not_encrypted_silently(state: Path) -> 
     assert [each["encrypted_by"] for each in listed] == [None, "env:SECRET"]
     assert "env:SECRET" in ropewalk("keys", "ls", state=state).out
     assert ropewalk("keys", "init", "--passphrase", "env:SECRET", state=state, SECRET="correct horse").code == 0
+
+
+def test_somebody_attests_and_is_named(state: Path, tmp_path: Path) -> None:
+    """Who vouches comes from the command, the plan or the profile, in this order; where nobody does, nothing enters."""
+    profile = tmp_path / "office.toml"
+    profile.write_text('[sandbox]\ntenant = "local"\n')
+    first, second, third = (sample_packages.archive(tmp_path / "packages", f"1.{n}.0") for n in range(3))
+    for words in (("lake", "ingest", first), ("run", "--source", first), ("task", "build", "--source", first)):
+        refused = ropewalk(*words, "--profile", profile, state=state)
+        assert refused.code == 6 and "rule: no_human_data" in refused.err and "--attested-by" in refused.err
+    assert ropewalk("lake", "ingest", first, "--attested-by", " ", state=state).code == 6
+    assert ropewalk("lake", "ls", "--json", state=state).json == []
+    profile.write_text('[sandbox]\ntenant = "local"\n[lake]\nattested_by = "data office"\n')
+    done = ropewalk("lake", "ingest", first, "--profile", profile, state=state)
+    assert done.code == 0 and "no human data in 1 file, says data office" in done.out
+    more = ("--profile", profile, "--attested-by", "legal")
+    assert "says legal" in ropewalk("lake", "ingest", second, *more, state=state).out
+    assert "says operator of this installation" in ropewalk("lake", "ingest", third, state=state).out
+    who = {each["record"]["name"]: each["record"]["attestation"]["who"]
+           for each in ropewalk("lake", "ls", "--json", state=state).json}  # fmt: skip
+    assert [who[name] for name in sorted(who)] == ["data office", "legal", "operator of this installation"]
+    with Custody.open(str(profile), state=state) as kept:
+        source = str(sample_packages.archive(tmp_path / "packages", "1.3.0"))
+        plan = plan_from_settings({"source.uris": [source], "source.attested_by": "the plan"})
+        Sources(kept).ingest(plan.source, lambda uri, result: None)
+        assert {record.attestation.who for record in kept.lake.records(tenant="local")} >= {"the plan"}
 
 
 def test_the_air_gapped_profile_names_the_rule(state: Path) -> None:

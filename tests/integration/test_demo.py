@@ -218,7 +218,8 @@ def test_a_killed_run_leaves_nothing_and_goes_on(alone: DemoState) -> None:
 def test_a_package_of_ones_own_gives_mutants(alone: DemoState, tmp_path: Path) -> None:
     source = sample_packages.directory(tmp_path, "1.1.0")
     words = ("--source", source, "--policies", "noop,oracle", "--tasks", "1", "--group", "1")
-    done = alone("run", *words, "--report", tmp_path / "report.html", "--json", "--profile", "air-gapped")
+    profile = ("--profile", "air-gapped", "--attested-by", "test bench")
+    done = alone("run", *words, "--report", tmp_path / "report.html", "--json", *profile)
     assert done.code == 0, done.err
     rows = done.json["summary"]["rows"]
     assert {row["kind"] for row in rows} == {"mutant"}

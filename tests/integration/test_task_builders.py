@@ -312,7 +312,7 @@ async def test_mutants_of_a_private_package_in_src_layout_with_wheels_and_a_plug
         pairs=(),
         mutants=(MutantPlan(release=msgspec.structs.replace(ref(tree), data_class="internal"), count=1),),
         tenant="tests",
-        private=True,
+        control_only=True,
         plugins=("wordplugin",),
     )
     noted = Noted(world.sandboxes)

@@ -37,7 +37,6 @@ CATALOGUE: Final = "catalogue:"
 RELEASES_DEFAULT: Final = 4
 """Newest releases taken of `pypi:NAME` without a version."""
 MUTANT_SHARE_MAX: Final = TasksPlan().mutant_share_max
-ATTESTED_BY: Final = "operator of this installation"
 
 
 class Built(Record):
@@ -62,13 +61,14 @@ class Sources:
 
     def __init__(self, custody: Custody, *, terms: Terms | None = None) -> None:
         self._custody = custody
-        self._terms = terms or Terms(attested_by=ATTESTED_BY)
+        self._terms = terms or Terms(attested_by=custody.attested_by)
 
     def ingest(self, plan: SourcePlan, tell: Callable[[str, IngestResult], None]) -> Gathered:
         """Ingests every source; synchronous.
 
         Args:
-            plan: the sources (`catalogue:NAME` is a pinned catalogue); the licence where they state none, their class.
+            plan: the sources (`catalogue:NAME` is a pinned catalogue); the licence where they state none, their class,
+                who vouches (default: whom the profile names).
             tell: is told of each source that is in.
 
         Raises:
@@ -76,6 +76,7 @@ class Sources:
         """
         terms = msgspec.structs.replace(
             self._terms,
+            attested_by=self._terms.attested_by if plan.attested_by is None else plan.attested_by,
             licence=self._terms.licence if plan.licence is None else plan.licence,
             data_class=self._terms.data_class if plan.data_class is None else plan.data_class,
         )
@@ -138,8 +139,8 @@ class Sources:
 def plan_build(gathered: Gathered, wanted: TasksPlan, source: SourcePlan, *, tenant: str) -> BuildPlan:
     """Which pairs and mutants to build.
 
-    A distribution with one release alone gives mutants only; where no source has two, they are all there is, and the
-    build is marked as a user's own package.
+    A distribution with one release alone gives mutants only. Where no source has two, or nothing but mutants is asked
+    for, they are all there is: as many as asked for, and the build is marked as a control only.
 
     Raises:
         CallerError: release tasks are asked for and no source has two releases.
@@ -147,8 +148,8 @@ def plan_build(gathered: Gathered, wanted: TasksPlan, source: SourcePlan, *, ten
     releases = gathered.releases
     pairs = [pair for each in releases.values() for pair in reversed(adjacent(each))]
     mutants: list[MutantPlan] = []
-    private = not pairs and not gathered.pinned
-    share = 1.0 if private else wanted.mutant_share_max
+    alone = (not pairs and not gathered.pinned) or TaskKind.RELEASE not in wanted.kinds
+    share = 1.0 if alone else wanted.mutant_share_max
     count = int(wanted.count * share)
     if count and releases:
         each = -(-count // len(releases))
@@ -156,7 +157,7 @@ def plan_build(gathered: Gathered, wanted: TasksPlan, source: SourcePlan, *, ten
     for name, refs in gathered.pinned.items():
         pinned = load_pins(name).plan({(ref.distribution, ref.version): ref for ref in refs}, tenant=tenant)
         pairs += pinned.pairs
-        mutants += pinned.mutants if share else ()
+        mutants += _more(pinned.mutants, wanted.count) if alone else pinned.mutants if share else ()
     if TaskKind.RELEASE not in wanted.kinds:
         pairs = []
     if TaskKind.MUTANT not in wanted.kinds:
@@ -169,8 +170,8 @@ def plan_build(gathered: Gathered, wanted: TasksPlan, source: SourcePlan, *, ten
     requirements = read_requirements(Path(source.requirements)) if source.requirements else ()
     return BuildPlan(
         pairs=_interleaved(pairs), mutants=tuple(mutants), tenant=tenant, seed=wanted.seed,
-        tasks_max=wanted.count if private else wanted.count - int(wanted.count * share),
-        requirements=requirements, plugins=source.plugins, private=private or not pairs,
+        tasks_max=wanted.count if alone else wanted.count - int(wanted.count * share),
+        requirements=requirements, plugins=source.plugins, control_only=alone,
     )  # fmt: skip
 
 
@@ -191,7 +192,7 @@ async def build_tasks(
         machines: runs tests.
         plan: what to build.
         count: of the tasks to choose.
-        mutant_share_max: of those, unless the plan is private.
+        mutant_share_max: of those, unless the plan is a control only.
         wheelhouse: folder of wheels for the requirements; then no network is used.
         tell: is told of progress.
 
@@ -219,14 +220,14 @@ async def build_tasks(
     drafts = task_statements(report.tasks, wheels)
     await anyio.to_thread.run_sync(custody.recorder.record, drafts)
     await anyio.to_thread.run_sync(TaskStore(custody.layout).add, report.tasks)
-    chosen = choose(report.tasks, count, mutant_share_max=mutant_share_max, private=plan.private)
+    chosen = choose(report.tasks, count, mutant_share_max=mutant_share_max, control_only=plan.control_only)
     return Built(report=report, tasks=chosen)
 
 
 def choose(
-    records: Sequence[TaskRecord], count: int, *, mutant_share_max: float = MUTANT_SHARE_MAX, private: bool = False
+    records: Sequence[TaskRecord], count: int, *, mutant_share_max: float = MUTANT_SHARE_MAX, control_only: bool = False
 ) -> tuple[TaskRecord, ...]:
-    """At most `count` tasks, distributions in turn, mutants at most their share (unless private).
+    """At most `count` tasks, distributions in turn, mutants at most their share (unless they are a control only).
 
     With a quarter every fourth is a mutant as long as there are any, so that also the first few have the control among
     them; with other shares likewise.
@@ -241,7 +242,7 @@ def choose(
     releases: list[TaskRecord] = []
     while any(by_source.values()):
         releases += [queue.pop(0) for queue in by_source.values() if queue]
-    if private:
+    if control_only:
         return (*releases, *mutants)[:count]
     share = Fraction(mutant_share_max).limit_denominator(1000)
     taken = min(len(mutants), int(count * share))
@@ -271,6 +272,12 @@ def _interleaved(pairs: Sequence[PairPlan]) -> tuple[PairPlan, ...]:
     while any(by_name.values()):
         mixed += [queue.pop(0) for queue in by_name.values() if queue]
     return tuple(mixed)
+
+
+def _more(mutants: Sequence[MutantPlan], count: int) -> list[MutantPlan]:
+    """The same releases, with as many mutants as make `count` together."""
+    each = -(-count // max(1, len(mutants)))
+    return [msgspec.structs.replace(mutant, count=each) for mutant in mutants]
 
 
 def _name_of(uri: str) -> str:

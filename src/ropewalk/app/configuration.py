@@ -51,11 +51,20 @@ class FleetSettings(Record):
     """[fleet.local], for that driver."""
 
 
+class LakeSettings(Record):
+    """[lake]"""
+
+    attested_by: str = ""
+    """Role or organisation that states that sources hold no human data, where no command, plan or caller names another;
+    empty: each ingest must name one."""
+
+
 FAMILIES: Final[dict[str, type[Record]]] = {
     "sandbox": SandboxSettings,
     "blobs": BlobSettings,
     "keys": KeySettings,
     "fleet": FleetSettings,
+    "lake": LakeSettings,
 }
 
 

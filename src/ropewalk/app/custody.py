@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from ropewalk.app.configuration import BlobSettings, KeySettings, SandboxSettings, open_profile
+from ropewalk.app.configuration import BlobSettings, KeySettings, LakeSettings, SandboxSettings, open_profile
 from ropewalk.app.evidence import Evidence
 from ropewalk.core.errors import CallerError, IntegrityError, UnavailableError
 from ropewalk.lake.ingest import Terms
@@ -109,6 +109,11 @@ class Custody:
             return 0
         LineageIndex(self.database, self.log).rebuild()
         return self.log.checkpoint().size
+
+    @property
+    def attested_by(self) -> str:
+        """Who vouches for what enters the lake, where the caller names nobody; empty: nobody does."""
+        return self.profile.family(LakeSettings).attested_by
 
     @cached_property
     def recorder(self) -> LogRecorder:

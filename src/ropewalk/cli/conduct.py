@@ -53,6 +53,7 @@ async def prepare_tasks(
             raise next(leaves(errors)) from None
         board.end(f"{len(tasks)} tasks")
     if not quiet:
+        watch.print_attested()
         watch.print_left_out()
     return tasks
 

@@ -35,6 +35,7 @@ async def demo(
     *,
     source: Annotated[list[str] | None, Parameter(name="--source")] = None,
     licence: str | None = None,
+    attested_by: str | None = None,
     build: int = 12,
     tasks: int = 6,
     group: int = 4,
@@ -53,6 +54,8 @@ async def demo(
     Args:
         source: pypi:NAME==VERSION, pypi:NAME, a directory or an archive; may be repeated.
         licence: SPDX expression, where a source states none.
+        attested_by: Role or organisation that states that the sources hold no human data. Default: whom the profile
+            names.
         build: Tasks to build, mutants a quarter at most.
         tasks: Of these, how many to run.
         group: Episodes per task and policy, forked from one snapshot.
@@ -71,6 +74,7 @@ async def demo(
         {
             "source.uris": source or SOURCES,
             "source.licence": licence,
+            "source.attested_by": attested_by,
             "tasks.count": build,
             "run.tasks": tasks,
             "run.group": group,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from ropewalk.cli.apps import HERE, Place, command, noun
+from ropewalk.cli.attested import attestations
 from ropewalk.cli.board import Board
 from ropewalk.cli.opening import custody
 from ropewalk.cli.output import counted, print_json, print_table, say
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from ropewalk.app.custody import Custody
 
 app = noun("lake", "The raw zone, where sources enter with their licence and are never changed, and its commits.")
-
-ATTESTED_BY = "operator of this installation"
 
 
 @command(
@@ -36,7 +35,7 @@ def ingest(
     version: Annotated[list[str] | None, Parameter(name="--version")] = None,
     latest: int | None = None,
     licence: str | None = None,
-    attested_by: str = ATTESTED_BY,
+    attested_by: str | None = None,
     data_class: str | None = None,
     lower_data_class: bool = False,
     message: str = "",
@@ -50,7 +49,8 @@ def ingest(
         version: Release of pypi:NAME; may be repeated.
         latest: So many of the newest releases of pypi:NAME.
         licence: SPDX expression, where the source states none.
-        attested_by: Role or organisation that states that there is no human data in it.
+        attested_by: Role or organisation that states that there is no human data in it. Default: whom the profile
+            names.
         data_class: Which drivers, endpoints and exports it may meet: public, internal or restricted. Default: that of
             the stored file, public for a new one.
         lower_data_class: Allow a class that is less restricted than the stored file's.
@@ -65,9 +65,10 @@ def ingest(
     if lower_data_class and data_class is None:
         raise CallerError("No data class was named.", next_step="say with --data-class to which one to lower.")
     named = known_class(data_class).name if data_class is not None else None
-    terms = Terms(attested_by=attested_by, licence=licence, data_class=named, lowers=lower_data_class)
     results = []
     with custody(place) as kept, Board(quiet=json) as board:
+        who = kept.attested_by if attested_by is None else attested_by
+        terms = Terms(attested_by=who, licence=licence, data_class=named, lowers=lower_data_class)
         board.begin("Ingest", total=len(sources))
         for source in sources:
             versions = list(version or ())
@@ -84,6 +85,8 @@ def ingest(
         for record in result.records:
             new = "new" if record.sha256 in result.stored else "was there"
             say(f"{record.id}  {record.name}  {record.licence.expression}  {record.bytes} bytes  ({new})")
+    for line in attestations(results):
+        say(line)
     say(f"{results[-1].commit.id} on main holds {counted(len(results[-1].commit.entries), 'file')}.")
     return 0
 

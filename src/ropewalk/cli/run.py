@@ -38,6 +38,7 @@ async def run(
     wheelhouse: Annotated[Path | None, Parameter(group=SOURCE)] = None,
     plugin: Annotated[list[str] | None, Parameter(name="--plugin", group=SOURCE)] = None,
     licence: Annotated[str | None, Parameter(group=SOURCE)] = None,
+    attested_by: Annotated[str | None, Parameter(group=SOURCE)] = None,
     data_class: Annotated[str | None, Parameter(group=SOURCE)] = None,
     task: Annotated[list[str] | None, Parameter(name="--task", group=SOURCE)] = None,
     policies: Annotated[str | None, Parameter(group=EPISODES)] = None,
@@ -69,6 +70,8 @@ async def run(
         wheelhouse: Folder of wheels to take them from, instead of the package index.
         plugin: Pytest plugin to load, by module name (pytest_asyncio.plugin); may be repeated.
         licence: SPDX expression, where a source states none.
+        attested_by: Role or organisation that states that the sources hold no human data. Default: whom the profile
+            names.
         data_class: Of the sources and all that is made of them: public, internal or restricted. Default: those of the
             stored files, public for new ones.
         task: Id of an admitted task to use, instead of building any; may be repeated.
@@ -97,6 +100,7 @@ async def run(
         "source.requirements": str(requirements) if requirements else None,
         "source.plugins": plugin or None,
         "source.licence": licence,
+        "source.attested_by": attested_by,
         "source.data_class": data_class,
         "tasks.ids": task or None,
         "tasks.count": tasks,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from ropewalk.cli.apps import HERE, Place, command, noun, on_interrupt
+from ropewalk.cli.attested import attestations
 from ropewalk.cli.board import Board
 from ropewalk.cli.opening import custody, opened
 from ropewalk.cli.output import console, counted, print_json, print_table, safe, say
@@ -40,6 +41,7 @@ async def build(
     wheelhouse: Path | None = None,
     plugin: Annotated[list[str] | None, Parameter(name="--plugin")] = None,
     licence: str | None = None,
+    attested_by: str | None = None,
     data_class: str | None = None,
     seed: int = 0,
     json: bool = False,
@@ -53,11 +55,14 @@ async def build(
         source: pypi:NAME, pypi:NAME==VERSION, a directory, an archive, or catalogue:full (pinned releases); may be
             repeated.
         count: Of the tasks, at most.
-        kind: release or mutant; may be repeated. Default: both, mutants a quarter at most.
+        kind: release or mutant; may be repeated. Default: both, mutants a quarter at most. Mutants alone are a control
+            only.
         requirements: Requirements file, whose wheels become an offline layer of every sandbox.
         wheelhouse: Folder of wheels to take them from, instead of the package index.
         plugin: Pytest plugin to load, by module name; may be repeated.
         licence: SPDX expression, where a source states none.
+        attested_by: Role or organisation that states that the sources hold no human data. Default: whom the profile
+            names.
         data_class: Of the sources and all that is made of them: public, internal or restricted. Default: those of the
             stored files, public for new ones.
         seed: Of choices between equal tests and mutations.
@@ -70,6 +75,7 @@ async def build(
         "source.requirements": str(requirements) if requirements else None,
         "source.plugins": plugin or [],
         "source.licence": licence,
+        "source.attested_by": attested_by,
         "source.data_class": data_class,
         "tasks.count": count,
         "tasks.seed": seed,
@@ -85,8 +91,10 @@ async def build(
             built = await rw.build_tasks(plan, wheelhouse=wheelhouse, on_ingest=watch.ingested, on_build=watch.observe)
             board.end(f"{counted(len(built.report.tasks), 'task')} admitted")
     if json:
-        print_json({"report": built.report, "reasons": built.report.reasons})
+        report = built.report
+        print_json({"report": report, "reasons": report.reasons, "control_only": report.control_only})
     else:
+        watch.print_attested()
         print_yield(built.report)
     return 0 if built.report.tasks else EXIT_INCOMPLETE
 
@@ -164,12 +172,14 @@ class BuildWatch:
         self._building = False
         self._files = 0
         self._left_out: dict[str, None] = {}
+        self._ingested: list[IngestResult] = []
         board.begin("Ingest")
 
     def ingested(self, uri: str, result: IngestResult) -> None:
         """One source more is in the lake."""
         names = ", ".join(f"{record.name} ({record.licence.expression})" for record in result.records)
         self._files += len(result.records)
+        self._ingested.append(result)
         self._board.advance(f"{uri}: {names}", by=1)
         self._board.detail(f"{counted(self._files, 'file')} in the raw zone")
 
@@ -184,6 +194,11 @@ class BuildWatch:
             self._left_out[event.detail] = None
         self._board.detail(f"{counted(event.tasks, 'task')} admitted")
         self._board.note(f"{event.source}: {event.stage} {event.detail}")
+
+    def print_attested(self) -> None:
+        """Who vouches for the sources, on standard error."""
+        for line in attestations(self._ingested):
+            console(error=True).print(safe(line))
 
     def print_left_out(self) -> None:
         """Which tests fail on their own source, on standard error: who sees fewer tests than he has wants to know."""
@@ -218,6 +233,8 @@ def print_yield(report: YieldReport) -> None:
     say()
     distributions = ", ".join(f"{name} {count}" for name, count in report.distributions.items()) or "none"
     say(f"{counted(len(report.tasks), 'task')} admitted in {report.seconds:.0f} s.")
+    if report.control_only:
+        say("Control only: all of them are mutants. What a policy earns on them says little about real changes.")
     say(f"Release tasks by distribution: {distributions}.")
     ended = [each for source in report.sources for each in source.rejections if each.name == source.name]
     for line in dict.fromkeys(line for source in report.sources for line in source.left_out):

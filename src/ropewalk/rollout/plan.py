@@ -48,6 +48,8 @@ class SourcePlan(Record):
     """Pytest plugins to load, by module name; all others stay off."""
     licence: str | None = None
     """SPDX expression, where the source itself names none."""
+    attested_by: str | None = None
+    """Role or organisation that states that the sources hold no human data; None: whom the profile names."""
     data_class: str | None = None
     """Of the sources and of all that is made of them; None: those of the stored files, `public` for new ones."""
 

@@ -102,13 +102,13 @@ class TaskBuilder:
             on_event: is told of progress; must not block.
 
         Raises:
-            CallerError: a plan of mutants alone that is not private.
+            CallerError: a plan of mutants alone that is not marked as a control only.
             UnavailableError: the machine fails us again and again.
         """
-        if plan.mutants and not plan.pairs and not plan.private:
+        if plan.mutants and not plan.pairs and not plan.control_only:
             raise CallerError(
                 "Mutants alone are no catalogue: they are a control beside release tasks, a quarter at most.",
-                next_step="add pairs of releases, or mark the plan as private (a user's own package).",
+                next_step="add pairs of releases, or mark the plan as a control only.",
             )
         run = _Run(self._shop, plan, on_event or (lambda event: None))
         return await run.build()
@@ -152,7 +152,7 @@ class _Run:
                 raise cause from None  # callers know our errors, not groups of them
             raise
         results = [self._results[number] for number in sorted(self._results)]
-        if self._plan.pairs or not self._plan.private:
+        if self._plan.pairs or not self._plan.control_only:
             results = within_quota(results)
         seconds = self._shop.clock.monotonic_s() - started_s
         return YieldReport(sources=tuple(results), seconds=round(seconds, 2))

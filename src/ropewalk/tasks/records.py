@@ -66,8 +66,9 @@ class BuildPlan(Record):
     """Pinned wheels that every sandbox gets (`tasks.requirements`)."""
     plugins: tuple[str, ...] = ()
     """Pytest plugins by module name."""
-    private: bool = False
-    """A user's own package with one release has mutants only; everywhere else they are a quarter at most."""
+    control_only: bool = False
+    """Mutants alone, since they were asked for by name or no source has two releases: no catalogue of real tasks, and
+    reported as what it is. Everywhere else they are a quarter at most."""
 
 
 class Reason(StrEnum):
@@ -166,6 +167,11 @@ class YieldReport(Record):
 
     sources: tuple[SourceYield, ...]
     seconds: float
+
+    @property
+    def control_only(self) -> bool:
+        """Whether all that was admitted are mutants: a control without the real tasks that it belongs to."""
+        return bool(self.tasks) and not self.count(TaskKind.RELEASE)
 
     @property
     def tasks(self) -> tuple[TaskRecord, ...]:

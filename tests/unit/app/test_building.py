@@ -16,7 +16,7 @@ from ropewalk.core.errors import CallerError, DeniedError
 from ropewalk.interface.task import Task, TaskKind, TaskOrigin
 from ropewalk.rollout.plan import SourcePlan, TasksPlan
 from ropewalk.tasks.pins import load_pins
-from ropewalk.tasks.records import BuildPlan, MutantPlan, PairPlan, ReleaseRef, TaskRecord
+from ropewalk.tasks.records import BuildPlan, MutantPlan, PairPlan, ReleaseRef, SourceYield, TaskRecord, YieldReport
 
 
 def ref(name: str, version: str) -> ReleaseRef:
@@ -43,7 +43,7 @@ def test_neighbours_become_pairs_newest_first_and_distributions_take_turns() -> 
     )
     plan = plan_build(gathered, TasksPlan(count=12), SourcePlan(), tenant="local")
     assert [pair.name for pair in plan.pairs] == ["a 2→3", "b 1→2", "a 1→2"]
-    assert plan.tasks_max == 9 and not plan.private
+    assert plan.tasks_max == 9 and not plan.control_only
     assert [mutants.count for mutants in plan.mutants] == [2, 2]
 
 
@@ -64,12 +64,32 @@ def test_a_pinned_catalogue_has_its_mutants_only_where_the_plan_wants_any(share:
     assert bool(plan.mutants) == bool(share) and plan.pairs
 
 
-def test_one_release_alone_is_a_private_package_with_mutants_only() -> None:
+def test_one_release_alone_gives_a_control_only() -> None:
     gathered = Gathered(releases={"mine": (ref("mine", "1"),)}, pinned={})
     plan = plan_build(gathered, TasksPlan(count=5), SourcePlan(), tenant="local")
-    assert plan.private and not plan.pairs and [mutants.count for mutants in plan.mutants] == [5]
+    assert plan.control_only and not plan.pairs and [mutants.count for mutants in plan.mutants] == [5]
     with pytest.raises(CallerError, match="two releases"):
         plan_build(gathered, TasksPlan(kinds=(TaskKind.RELEASE,)), SourcePlan(), tenant="local")
+
+
+@pytest.mark.parametrize("count", [1, 10, 40])
+def test_mutants_that_are_asked_for_alone_are_as_many_as_that(count: int) -> None:
+    """Whatever the sources are, the quarter is a share of real tasks, and there are none."""
+    wanted = TasksPlan(count=count, kinds=(TaskKind.MUTANT,))
+    pinned = tuple(ref(each.distribution, each.version) for each in load_pins("demo").releases)
+    for gathered in (
+        Gathered(releases={"a": (ref("a", "1"), ref("a", "2")), "b": (ref("b", "1"),)}, pinned={}),
+        Gathered(releases={}, pinned={"demo": pinned}),
+    ):
+        plan = plan_build(gathered, wanted, SourcePlan(), tenant="local")
+        assert plan.control_only and not plan.pairs
+        assert sum(mutants.count for mutants in plan.mutants) >= count
+        records = tuple(record("a", number, TaskKind.MUTANT) for number in range(count))
+        assert len(choose(records, count, control_only=plan.control_only)) == count
+        mutants = SourceYield(name="a", kind=TaskKind.MUTANT, distribution="a", tasks=records)
+        assert YieldReport(sources=(mutants,), seconds=0).control_only
+    real = SourceYield(name="a", kind=TaskKind.RELEASE, distribution="a", tasks=(record("a", 0, TaskKind.RELEASE),))
+    assert not YieldReport(sources=(mutants, real), seconds=0).control_only
 
 
 SHARES = st.sampled_from([0.0, 0.1, 0.2, 0.25, 1 / 3, 0.5, 0.7, 1.0])
@@ -93,7 +113,7 @@ def test_mutants_are_at_most_the_share_that_the_plan_says(
     if share_max == 0.25:
         assert places == [4 * number - 1 for number in range(1, len(places) + 1)]
         assert chosen == choose(records, count)
-    assert len(choose(records, count, private=True)) == min(count, len(records))
+    assert len(choose(records, count, control_only=True)) == min(count, len(records))
 
 
 @pytest.mark.parametrize("position", ["before", "after", "mutant"])

@@ -133,7 +133,7 @@ async def test_mutants_alone_are_for_a_user_s_own_package(fake: Fake, tmp_path: 
     alone = BuildPlan(pairs=(), mutants=(MutantPlan(release=ref("1"), count=4),), tenant="t")
     with pytest.raises(CallerError, match="control beside release tasks"):
         await TaskBuilder(shop(tmp_path)).build(alone)
-    private = BuildPlan(pairs=(), mutants=alone.mutants, tenant="t", private=True)
+    private = BuildPlan(pairs=(), mutants=alone.mutants, tenant="t", control_only=True)
     report = await TaskBuilder(shop(tmp_path)).build(private)
     assert report.count(TaskKind.MUTANT) == 4
     assert {task.task.kind for task in report.tasks} == {TaskKind.MUTANT}
