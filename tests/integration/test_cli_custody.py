@@ -14,6 +14,7 @@ import pytest
 from ropewalk.app.building import Sources
 from ropewalk.app.custody import Custody
 from ropewalk.rollout.plan_file import plan_from_settings
+from ropewalk.security.trust import load_trust_root
 from tests.integration import sample_packages
 from tests.integration.command_line import ropewalk
 
@@ -353,3 +354,11 @@ def test_what_is_wrong_at_sight_is_said_before_anything_begins(state: Path, word
     assert "Ingest" not in done.err and "Image" not in done.err and done.err.count("error:") == 1
     assert ropewalk("lake", "ls", "--json", state=state).json == [], "nothing came in"
     assert ropewalk("run", "ls", "--json", state=state).json == [], "nothing was begun"
+
+
+def test_what_was_written_is_told_to_scripts(state: Path, tmp_path: Path) -> None:
+    sha256 = ingest(state, tmp_path)
+    exported = ropewalk("keys", "export", tmp_path / "root.json", "--json", state=state).json
+    assert exported["sha256"] == load_trust_root(tmp_path / "root.json").digest and len(exported["pairs"]) == 1
+    copied = ropewalk("lake", "cp", sha256, tmp_path / "copy", "--json", state=state).json
+    assert copied["path"] == str(tmp_path / "copy") and copied["record"]["sha256"] == sha256

@@ -11,13 +11,16 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ropewalk.benchmarks import census
+from ropewalk.core.errors import UnavailableError
 from ropewalk.sandbox.drivers.process import cgroups
 from ropewalk.sandbox.drivers.process.driver import ProcessDriver
 from ropewalk.sandbox.drivers.process.plan import group_parents
+from ropewalk.sandbox.sandbox import Sandbox, Snapshot
 from ropewalk.store.layout import Layout
 from tests.integration import sample_packages
 from tests.integration.command_line import ropewalk_process, started
@@ -233,6 +236,27 @@ def test_a_licence_can_be_given_for_what_states_none(demo: DemoState, tmp_path: 
     assert done.code == 2 and "is not an SPDX licence expression" in done.err
 
 
+def test_forks_of_which_one_fails_leave_none(alone: DemoState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = alone("sandbox", "create", "--memory-mib", "128", "--json").json["id"]
+    saved = alone("sandbox", "snapshot", made).out.strip()
+    plain, done = Snapshot.fork_one, list[str]()
+
+    async def failing(self: Snapshot, **more: Any) -> Sandbox:
+        if len(done) == 2:
+            raise UnavailableError("There is no room for another one.")
+        forked = await plain(self, **more)
+        done.append(forked.id)
+        return forked
+
+    monkeypatch.setattr(Snapshot, "fork_one", failing)
+    for more in ((), ("--json",)):
+        done.clear()
+        failed = alone("sandbox", "fork", saved, "--count", "3", *more)
+        assert failed.code == 7 and failed.out == "" and len(done) == 2
+        assert not {*done} & {row["id"] for row in alone("sandbox", "ls", "--json").json}
+    assert alone("sandbox", "kill", made).code == 0
+
+
 def test_sandboxes_by_hand(alone: DemoState, tmp_path: Path) -> None:
     made = alone("sandbox", "create", "--memory-mib", "128", "--json").json["id"]
     (tmp_path / "a.py").write_text("print(6 * 7)\n")
@@ -250,6 +274,13 @@ def test_sandboxes_by_hand(alone: DemoState, tmp_path: Path) -> None:
     assert {made, *forks} <= set(listed)
     assert alone("sandbox", "kill", made, *forks).code == 0
     assert not {made, *forks} & {row["id"] for row in alone("sandbox", "ls", "--json").json}
+    one, two = alone("sandbox", "fork", saved, "--count", "2", "--json").json
+    result = alone("sandbox", "exec", one["id"], "--json", "echo out; echo err >&2; exit 3")
+    assert result.code == 3 and (result.json["stdout"], result.json["stderr"]) == ("out\n", "err\n")
+    copied = alone("sandbox", "cp", tmp_path / "a.py", f"{one['id']}:/work/c.py", "--json").json
+    assert copied["sandbox"] == one["id"]
+    assert alone("sandbox", "kill", one["id"], two["id"], "--json").json == {"ended": [one["id"], two["id"]]}
+    assert alone("snapshot", "rm", saved, "--json").json == {"removed": [saved]}
     gone = alone("sandbox", "exec", made, "true")
     assert gone.code == 7 and "ropewalk sandbox ls" in gone.err
     assert alone("sandbox", "cp", "a", "b").code == 2

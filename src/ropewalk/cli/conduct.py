@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from ropewalk.rollout.summary import RunSummary
 
 FINDINGS_SHOWN = 5
-CONTROLS = ("noop", "oracle")
 
 
 async def prepare_tasks(
@@ -127,6 +126,8 @@ def _beside(cost: Cost) -> str:
 
 def next_commands(summary: RunSummary, *, flat: bool = False) -> None:
     """The exact commands to type next, with this run's ids. `flat`: there are groups whose rewards are all equal."""
+    from ropewalk.reward.catalogue import CONTROLS
+
     sealed = [line for line in summary.episodes if line.reward]
     paid = next((line for line in sealed if (line.value or 0) > 0), None)
     unpaid = [line for line in sealed if not (line.value or 0) > 0]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from ropewalk.cli.apps import HERE, Place, on_interrupt, verb
+from ropewalk.cli.exit_codes import EXIT_INCOMPLETE
 from ropewalk.cli.opening import opened
 from ropewalk.cli.output import console, print_json, say
 
@@ -25,7 +26,6 @@ app = verb(
     ],
 )
 
-EXIT_INCOMPLETE = 4
 SOURCES = ("catalogue:demo",)
 """A pinned catalogue: releases by sha256, so that every demo makes the same tasks."""
 

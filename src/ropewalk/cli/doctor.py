@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ropewalk.cli.apps import HERE, Place, verb
+from ropewalk.cli.exit_codes import EXIT_UNAVAILABLE
 from ropewalk.cli.output import print_json, say
 
 app = verb("doctor", examples=["ropewalk doctor", "ropewalk doctor --offline --json"])
 
-EXIT_UNAVAILABLE = 7
 _MARKS = {"ok": ("✓", "green"), "limited": ("!", "yellow"), "missing": ("✗", "red")}
 
 

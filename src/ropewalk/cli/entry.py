@@ -10,11 +10,9 @@ from pathlib import Path
 
 import ropewalk
 from ropewalk.cli.commands import entries, top_help
+from ropewalk.cli.exit_codes import EXIT_INTERRUPTED, EXIT_UNAVAILABLE, EXIT_USAGE
 from ropewalk.core.errors import RopewalkError
 
-EXIT_USAGE = 2
-EXIT_UNAVAILABLE = 7
-EXIT_INTERRUPTED = 130
 EVERYWHERE_FLAGS = ("--profile", "--state")
 NAMES_MAX = 2
 """Words of the longest command name: `task build`."""

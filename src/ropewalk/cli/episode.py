@@ -8,6 +8,7 @@ from cyclopts import Parameter
 
 from ropewalk.cli.apps import HERE, Place, command, noun
 from ropewalk.cli.board import Board
+from ropewalk.cli.exit_codes import EXIT_INCOMPLETE
 from ropewalk.cli.opening import custody, named, opened
 from ropewalk.cli.output import print_json, print_table, say
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 app = noun("episode", "One episode: messages, tool calls, output and files, step by step; and its sandbox as it was.")
 
 OUTPUT_LINES = 20
-EXIT_DIFFERENT = 4
 
 
 @command(app, "ls", examples=["ropewalk episode ls run:01JDY…", "ropewalk episode ls run:01JDY… --unpaid"])
@@ -130,7 +130,7 @@ async def replay(episode: str, *, json: bool = False, place: Place = HERE) -> in
         print_json({"episode": record.id, "same": same, "steps": seen})
     else:
         say("Everything came out the same." if same else "Not everything came out the same.")
-    return 0 if same else EXIT_DIFFERENT
+    return 0 if same else EXIT_INCOMPLETE
 
 
 @command(

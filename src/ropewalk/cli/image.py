@@ -88,18 +88,24 @@ def import_(
 
 
 @command(app, "rm", examples=["ropewalk image rm 0123456789abcdef", "ropewalk image rm debian"])
-async def rm(*images: str, place: Place = HERE) -> int:
+async def rm(*images: str, json: bool = False, place: Place = HERE) -> int:
     """Removes images on which no task, snapshot or sandbox stands, and their layers.
 
     Args:
         images: Their digests, also the beginnings, or labels.
+        json: Print JSON.
     """
     from ropewalk.app.removal import remove_image
     from ropewalk.core.errors import CallerError
 
     if not images:
         raise CallerError("No image was named.", next_step="give digests from `ropewalk image ls`.")
+    removed = []
     async with opened(place) as rw:
         for each in images:
-            say(f"removed {await remove_image(rw.custody, rw.machines, each)}")
+            removed.append(await remove_image(rw.custody, rw.machines, each))
+            if not json:
+                say(f"removed {removed[-1]}")
+    if json:
+        print_json({"removed": removed})
     return 0

@@ -39,11 +39,12 @@ def init(*, passphrase: str = "", json: bool = False, place: Place = HERE) -> in
 @command(
     app, "export", examples=["ropewalk keys export /mnt/usb/trust-root.json", "ropewalk keys export > trust-root.json"]
 )
-def export(file: Path | None = None, *, place: Place = HERE) -> int:
+def export(file: Path | None = None, *, json: bool = False, place: Place = HERE) -> int:
     """Writes the public half of all key pairs: the file to pin.
 
     Args:
         file: Where to. Default: standard output.
+        json: With a file: print its sha256 and the pairs in it as JSON.
     """
     with custody(place) as kept:
         root = kept.keys.trust_root()
@@ -53,6 +54,9 @@ def export(file: Path | None = None, *, place: Place = HERE) -> int:
             from ropewalk.security.trust import export_trust_root
 
             export_trust_root(root, file)
+            if json:
+                print_json({"file": str(file), "sha256": root.digest, "pairs": [pair.id for pair in root.pairs]})
+                return 0
             say(f"{counted(len(root.pairs), 'key pair')} in {file}, sha256 {root.digest}")
     return 0
 

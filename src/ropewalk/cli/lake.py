@@ -137,12 +137,13 @@ def ls(*, json: bool = False, place: Place = HERE) -> int:
 
 
 @command(app, "cp", examples=["ropewalk lake cp raw:0123… .", "ropewalk lake cp raw:0123… package.tar.gz"])
-def cp(raw: str, target: Path, *, place: Place = HERE) -> int:
+def cp(raw: str, target: Path, *, json: bool = False, place: Place = HERE) -> int:
     """Copies a raw file out of the lake, compared with its digest on the way, where its data class allows that.
 
     Args:
         raw: Its id or sha256.
         target: A new file, or a folder, which then gets it under its own name.
+        json: Print JSON.
     """
     from ropewalk.machinery.files import replace_whole
     from ropewalk.security.data_classes import Use, check_allowed
@@ -154,6 +155,9 @@ def cp(raw: str, target: Path, *, place: Place = HERE) -> int:
         if path.exists():
             raise CallerError(f"{path} is there already.", next_step="name another file, or remove it.")
         replace_whole(path, kept.lake.read(raw, tenant=kept.tenant), mode=0o644)
+    if json:
+        print_json({"path": str(path), "record": record})
+        return 0
     say(f"{path}  {record.bytes} bytes  {record.licence.expression}")
     return 0
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from ropewalk.cli.apps import HERE, Place, command, noun
+from ropewalk.cli.exit_codes import EXIT_TAINTED
 from ropewalk.cli.opening import custody
 from ropewalk.cli.output import print_json, print_table, say
 
 app = noun("provenance", "What a source touched, and checkpoints of the log to keep elsewhere.")
-
-EXIT_TAINTED = 3
 
 
 @command(app, "taint", examples=["ropewalk provenance taint raw:0123…", "ropewalk provenance taint task:0123… --json"])

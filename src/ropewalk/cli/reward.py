@@ -40,14 +40,16 @@ def ls(run: str | None = None, *, json: bool = False, place: Place = HERE) -> in
 
 
 @command(app, "receipt", examples=["ropewalk reward receipt reward:01JDY… --out receipt.json"])
-def receipt(reward: str, *, out: Path | None = None, place: Place = HERE) -> int:
+def receipt(reward: str, *, out: Path | None = None, json: bool = False, place: Place = HERE) -> int:
     """Writes one reward's signed statement with the proof that it is in the log. `ropewalk verify FILE` checks it
     anywhere, with nothing but the pinned keys.
 
     Args:
         reward: Its id.
         out: A file. Default: standard output.
+        json: With --out: print what was written as JSON.
     """
+    from ropewalk.core.records import digest_bytes
     from ropewalk.machinery.files import write_out
 
     with custody(place) as kept:
@@ -56,5 +58,8 @@ def receipt(reward: str, *, out: Path | None = None, place: Place = HERE) -> int
         print(data.decode())
     else:
         write_out(out, data)
+        if json:
+            print_json({"file": str(out), "sha256": digest_bytes(data), "bytes": len(data)})
+            return 0
         say(f"{out}: {len(data)} bytes. Next: ropewalk verify {out} --keys TRUST_ROOT")
     return 0

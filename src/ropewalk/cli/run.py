@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from cyclopts import App, Group, Parameter
 
 from ropewalk.cli.apps import HERE, Place, command, on_interrupt, verb
+from ropewalk.cli.exit_codes import EXIT_INCOMPLETE
 from ropewalk.cli.opening import custody, named, opened
 from ropewalk.cli.output import print_json, print_table, say
 from ropewalk.core.errors import CallerError
@@ -22,7 +23,6 @@ app: App = verb(
     ],
 )
 
-EXIT_INCOMPLETE = 4
 SOURCE = Group("Source", sort_key=1)
 EPISODES = Group("Episodes", sort_key=2)
 MODEL = Group("Model (policy openai)", sort_key=3)
@@ -141,17 +141,28 @@ def ls(*, json: bool = False, place: Place = HERE) -> int:
         json: Print JSON.
     """
     from ropewalk.core.clock import utc
+    from ropewalk.core.records import to_plain
+    from ropewalk.rollout.rows import EpisodeState
 
     with custody(place) as kept:
         rows = kept.journal.runs()
         counts = {row.run: [e.state for e in kept.journal.episodes(row.run)] for row in rows}
     if json:
-        print_json(rows)
+        print_json(
+            [
+                {
+                    **to_plain(row),
+                    "rewards": counts[row.run].count(EpisodeState.SEALED),
+                    "episodes": len(counts[row.run]),
+                }
+                for row in rows
+            ]
+        )
         return 0
     print_table(
         ("run", "begun", "state", ">rewards", ">episodes"),
         (
-            (row.run, utc(row.created_s), row.state, counts[row.run].count("sealed"), len(counts[row.run]))  # type: ignore[arg-type]
+            (row.run, utc(row.created_s), row.state, counts[row.run].count(EpisodeState.SEALED), len(counts[row.run]))
             for row in rows
         ),
         empty="There is no run here yet. Next: ropewalk demo",

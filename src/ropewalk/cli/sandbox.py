@@ -9,9 +9,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
+from anyio import CancelScope
 from cyclopts import Parameter
 
 from ropewalk.cli.apps import HERE, Place, command, noun
+from ropewalk.cli.exit_codes import EXIT_TIMEOUT
 from ropewalk.cli.opening import named, opened
 from ropewalk.cli.output import print_json, print_table, say
 from ropewalk.core import limits
@@ -19,12 +21,12 @@ from ropewalk.core.errors import CallerError
 from ropewalk.core.limits import MIB
 
 if TYPE_CHECKING:
+    from ropewalk.sandbox.contract import SandboxRecord
     from ropewalk.sandbox.process import ExecResult
     from ropewalk.sandbox.sandbox import Sandbox
 
 app = noun("sandbox", "Create, use, snapshot, fork and end sandboxes.")
 
-EXIT_TIMEOUT = 124
 _INSIDE = re.compile(r"^(?:sandbox:)?([0-9A-HJKMNP-TV-Z]{26}):(/.*)$")
 
 
@@ -88,6 +90,7 @@ async def exec_(
     timeout_s: float = limits.EXEC_TIMEOUT_S,
     stdin: bool = False,
     detach: bool = False,
+    json: bool = False,
     place: Place = HERE,
 ) -> int:
     """Runs a command and exits with its exit code (124: timed out, 128 + n: killed by signal n).
@@ -101,6 +104,7 @@ async def exec_(
         timeout_s: Ends the whole process tree after so long.
         stdin: Hand on standard input, as it comes.
         detach: Print the process id and leave it running, without a time limit and without its output.
+        json: Print the whole result as JSON when the command has ended, instead of its output as it comes.
     """
     from ropewalk.cli.streams import stream
 
@@ -114,13 +118,19 @@ async def exec_(
         if detach:
             process = await reached.start(line, cwd=cwd, env=variables, user=user, detach=True)
             if process.pid is not None:
-                print(process.pid)
+                print_json({"pid": process.pid}) if json else print(process.pid)
                 return 0
             result = await process.wait()
+        elif json:
+            given = sys.stdin.buffer.read() if stdin else b""
+            result = await reached.exec(line, cwd=cwd, env=variables, user=user, stdin=given, timeout_s=timeout_s)
         else:
             result = await stream(
                 reached, line, cwd=cwd, env=variables, user=user, timeout_s=timeout_s, stdin=stdin
             )  # fmt: skip
+    if json:
+        print_json(result)
+        return result_code(result)
     if result.start_error:
         say_error(f"The command cannot be started: {result.start_error}.")
     if result.truncated:
@@ -139,12 +149,13 @@ async def exec_(
         "ropewalk sandbox cp ID:/work/out.json .",
     ],
 )
-async def cp(source: str, target: str, *, place: Place = HERE) -> int:
+async def cp(source: str, target: str, *, json: bool = False, place: Place = HERE) -> int:
     """Copies a file, or a folder with all in it, into or out of a sandbox. Links are left out.
 
     Args:
         source: A path here, or ID:/path inside.
         target: Likewise; one of the two is inside.
+        json: Print JSON.
     """
     from ropewalk.cli.copying import copy_in, copy_out
     from ropewalk.security.data_classes import Use, check_allowed
@@ -159,6 +170,8 @@ async def cp(source: str, target: str, *, place: Place = HERE) -> int:
         else:
             check_allowed(reached.record.spec.data_class, Use.EXPORT, "file")
             await copy_out(reached, inside, Path(target))
+    if json:
+        print_json({"source": source, "target": target, "sandbox": id})
     return 0
 
 
@@ -187,7 +200,7 @@ async def fork(
     json: bool = False,
     place: Place = HERE,
 ) -> int:
-    """Starts sandboxes in a snapshot's state and prints their ids.
+    """Starts sandboxes in a snapshot's state and prints their ids. Where one fails, none of them stays.
 
     Args:
         snapshot: Its id.
@@ -206,14 +219,21 @@ async def fork(
     chosen = named(id, "sandbox") if id else None
     async with opened(place) as rw:
         saved = rw.sandboxes.snapshot(named(snapshot, "snapshot"))
-        made = []
-        for _ in range(count):
-            forked = await saved.fork_one(lease=Lease.DETACHED, id=chosen, idle_timeout_s=idle_timeout_s)
-            made.append(forked.record)
-            if not json:
-                print(forked.id, flush=True)
+        made: list[SandboxRecord] = []
+        try:
+            while len(made) < count:
+                forked = await saved.fork_one(lease=Lease.DETACHED, id=chosen, idle_timeout_s=idle_timeout_s)
+                made.append(forked.record)
+        except BaseException:
+            # Nobody was told their ids yet, so that nobody could end them.
+            with CancelScope(shield=True):
+                for record in made:
+                    await rw.sandboxes.destroy(record.id)
+            raise
         if json:
             print_json(made)
+        else:
+            say("\n".join(record.id for record in made))
     return 0
 
 
@@ -260,12 +280,13 @@ async def attach(
 
 
 @command(app, "kill", examples=["ropewalk sandbox kill ID", "ropewalk sandbox kill --all"])
-async def kill(*sandboxes: str, all: bool = False, place: Place = HERE) -> int:
+async def kill(*sandboxes: str, all: bool = False, json: bool = False, place: Place = HERE) -> int:
     """Ends sandboxes and removes everything that belonged to them.
 
     Args:
         sandboxes: Their ids.
         all: All that run in this state directory.
+        json: Print JSON.
     """
     if not sandboxes and not all:
         raise CallerError("No sandbox was named.", next_step="give ids, or --all.")
@@ -273,7 +294,10 @@ async def kill(*sandboxes: str, all: bool = False, place: Place = HERE) -> int:
         ids = [r.id for r in await rw.sandboxes.records()] if all else [named(each, "sandbox") for each in sandboxes]
         for each in ids:
             await rw.sandboxes.destroy(each)
-            say(f"ended {each}")
+            if not json:
+                say(f"ended {each}")
+    if json:
+        print_json({"ended": ids})
     return 0
 
 

@@ -37,15 +37,17 @@ async def ls(*, json: bool = False, place: Place = HERE) -> int:
 
 
 @command(app, "rm", examples=["ropewalk snapshot rm snapshot:0123…", "ropewalk snapshot rm snapshot:0123… --force"])
-async def rm(*snapshots: str, force: bool = False, place: Place = HERE) -> int:
+async def rm(*snapshots: str, force: bool = False, json: bool = False, place: Place = HERE) -> int:
     """Removes snapshots and the layers that nothing else needs.
 
     Args:
         snapshots: Their ids.
         force: Also those that a run or an episode needs: `episode attach` then builds the state anew.
+        json: Print JSON.
     """
     if not snapshots:
         raise CallerError("No snapshot was named.", next_step="give ids from `ropewalk snapshot ls`.")
+    removed = []
     async with opened(place) as rw:
         for each in snapshots:
             id = named(each, "snapshot")
@@ -58,5 +60,9 @@ async def rm(*snapshots: str, force: bool = False, place: Place = HERE) -> int:
                     )
                 await drop(id)
                 rw.custody.journal.forget(id)
-            say(f"removed {id}")
+            removed.append(id)
+            if not json:
+                say(f"removed {id}")
+    if json:
+        print_json({"removed": removed})
     return 0

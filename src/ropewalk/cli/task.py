@@ -10,6 +10,7 @@ from cyclopts import Parameter
 from ropewalk.cli.apps import HERE, Place, command, noun, on_interrupt
 from ropewalk.cli.attested import attestations
 from ropewalk.cli.board import Board
+from ropewalk.cli.exit_codes import EXIT_INCOMPLETE
 from ropewalk.cli.opening import custody, opened
 from ropewalk.cli.output import console, counted, print_json, print_table, safe, say
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
 app = noun("task", "Tasks: a problem, the world it starts in, and who judges it.")
 
-EXIT_INCOMPLETE = 4
 LEFT_OUT_SHOWN = 4
 
 

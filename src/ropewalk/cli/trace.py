@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from ropewalk.cli.apps import HERE, Place, verb
+from ropewalk.cli.exit_codes import EXIT_INCOMPLETE
 from ropewalk.cli.opening import custody
 from ropewalk.cli.output import print_json, say
 from ropewalk.core.errors import CallerError
 
 app = verb("trace", examples=["ropewalk trace reward:01JDY…", "ropewalk trace task:0123… --json"])
-
-EXIT_INCOMPLETE = 4
 
 
 @app.default

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ropewalk.cli.apps import HERE, Place, verb
+from ropewalk.cli.exit_codes import EXIT_INCOMPLETE, EXIT_INTEGRITY
 from ropewalk.cli.opening import custody, named
 from ropewalk.cli.output import print_json, say
 
@@ -22,9 +23,6 @@ app = verb(
         "ropewalk verify receipt.json --keys trust-root.json",
     ],
 )
-
-EXIT_UNANCHORED = 4
-EXIT_INTEGRITY = 5
 
 
 @app.default
@@ -107,4 +105,4 @@ def print_verification(found: Verification) -> None:
 
 def exit_code(found: Verification) -> int:
     """See the command's help."""
-    return {"ok": 0, "unanchored": EXIT_UNANCHORED}.get(str(found.status), EXIT_INTEGRITY)
+    return {"ok": 0, "unanchored": EXIT_INCOMPLETE}.get(str(found.status), EXIT_INTEGRITY)

@@ -81,7 +81,7 @@ class Entrance:
             raise DeniedError(
                 "Nobody attests that the source holds no human data.",
                 rule="no_human_data",
-                next_step="name a role or an organisation: --attested-by, or attested_by in a plan's [source] or a profile's [lake].",
+                next_step="name who does: --attested-by, or attested_by in a plan's [source] or a profile's [lake].",
             )
         self._raw = raw
         self._terms = terms

@@ -20,7 +20,7 @@ SATURATED_RATE: Final = 0.7
 CONFIDENCE: Final = 0.95
 WATCH_RATE: Final = 0.5
 DEAD_TRIALS: Final = 64
-CONTROLS: Final = frozenset({"oracle", "noop"})
+CONTROLS: Final = ("noop", "oracle")
 """Policies that measure the task, not themselves."""
 
 

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ropewalk.core.outcomes import Termination
+from ropewalk.reward.catalogue import CONTROLS
 from ropewalk.rollout.findings import SUBJECTS_MAX, Finding, FindingKind, Severity
-from ropewalk.rollout.loaded import CONTROLS, LoadedEpisode, LoadedRun
+from ropewalk.rollout.loaded import LoadedEpisode, LoadedRun
 from ropewalk.rollout.plan import SETTLED_ENDPOINT
 from ropewalk.rollout.summarise import PASS, summary_of
 

@@ -12,6 +12,7 @@ from ropewalk.core.records import Record
 from ropewalk.interface.episode import EpisodeRecord
 from ropewalk.interface.task import Task
 from ropewalk.provenance.intoto import Statement, kind_of
+from ropewalk.reward.catalogue import CONTROLS
 from ropewalk.reward.verdict import Reward, Verdict
 from ropewalk.rollout.journal import RunJournalReads
 from ropewalk.rollout.outline import outline, visible_tests_passed
@@ -19,9 +20,6 @@ from ropewalk.rollout.plan import Plan
 from ropewalk.rollout.rows import EpisodeRow, EpisodeState, FailureRow, GroupRow, RunRow, TaskRow, UsageRow
 from ropewalk.store.contract import Blobs
 from ropewalk.store.records import read_record
-
-CONTROLS = ("noop", "oracle")
-"""Policies that measure the task and grader, not themselves."""
 
 R = TypeVar("R", bound=Record)
 

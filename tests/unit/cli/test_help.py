@@ -45,3 +45,13 @@ def test_nouns_list_their_commands(each: object, capsys: pytest.CaptureFixture[s
 def test_the_reference_page_is_what_the_commands_say() -> None:
     page = Path(__file__).resolve().parents[3] / "docs" / "reference" / "cli.md"
     assert page.read_text(encoding="utf-8") == reference(), "python -m ropewalk.cli.reference > docs/reference/cli.md"
+
+
+WITHOUT_JSON = {("sandbox", "attach"), ("episode", "attach")}
+"""Somebody sits before them."""
+
+
+@pytest.mark.parametrize("words", sorted({*commands()} - WITHOUT_JSON), ids=" ".join)
+def test_every_command_speaks_to_scripts(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert entry.main([*words, "--help"]) == 0
+    assert "--json" in capsys.readouterr().out

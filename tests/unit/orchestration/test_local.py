@@ -229,3 +229,22 @@ def test_control_groups_of_both_versions_limit(tmp_path: Path) -> None:
         tmp_path / "3", {"proc/self/cgroup": "0::/../../x\n", "cg/cpu.max": "garbage\n", "cg/memory.max": ""}
     )
     assert broken.memory_bytes == total
+
+
+async def test_a_wall_clock_that_is_set_says_nothing_of_how_long_placements_are_held() -> None:
+    class Stepped(ManualClock):
+        """Whose wall time somebody set by an hour."""
+
+        step_s = 0.0
+
+        def now_s(self) -> float:
+            return super().now_s() + self.step_s
+
+    for step_s in (3_600.0, -3_600.0):
+        plain, clock = make(), Stepped()
+        fleet = make(clock)
+        for each in (plain, fleet):
+            (placement,) = await each.acquire((ONE,), tenant="a")
+            clock.step_s = step_s
+            each.release(placement.id)
+        assert fleet._hold_s_mean == plain._hold_s_mean

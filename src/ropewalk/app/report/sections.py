@@ -10,10 +10,10 @@ from ropewalk.app.report.markup import Markup, anchor, joined, tag
 from ropewalk.core.limits import MIB
 from ropewalk.core.outcomes import Termination
 from ropewalk.core.records import Record
+from ropewalk.reward.catalogue import SATURATED_RATE
 from ropewalk.rollout.findings import Finding
 from ropewalk.rollout.summary import EpisodeLine, Interval, RunSummary
 
-SATURATED_RATE = 0.7
 STAGES = ("prepare", "sandbox", "tests", "model", "policy", "grading", "signing", "other")
 TERMINATIONS = tuple(str(each) for each in Termination)
 NOTHING = Markup("")

@@ -67,7 +67,8 @@ class LocalFleet:
             waiting_max=config.waiting_max,
         )
         self._host = socket.gethostname()
-        self._held: dict[str, tuple[Ticket, int, Placement]] = {}
+        self._held: dict[str, tuple[Ticket, int, Placement, float]] = {}
+        """By placement id; the float is when it was granted, on the monotonic clock."""
         self._waits: dict[Ticket, tuple[anyio.Event, float]] = {}
         self._hold_s_mean = 1.0
 
@@ -99,7 +100,7 @@ class LocalFleet:
         queued = {ticket for tickets in self._ledger.waiting().values() for ticket in tickets}
         return QueueState(
             placed=len(self._held),
-            placed_by_tenant=dict(Counter(placement.tenant for _, _, placement in self._held.values())),
+            placed_by_tenant=dict(Counter(placement.tenant for _, _, placement, _ in self._held.values())),
             waiting=sum(waiting.values()), waiting_by_tenant=waiting, waiting_max=self._ledger.waiting_max,
             oldest_wait_s=max((now_s - since for t, (_, since) in self._waits.items() if t in queued), default=0.0),
         )  # fmt: skip
@@ -124,14 +125,15 @@ class LocalFleet:
             raise
         finally:
             del self._waits[ticket]
-        now_s, waited_s = self._clock.now_s(), self._clock.monotonic_s() - started_s
+        now_s, granted_s = self._clock.now_s(), self._clock.monotonic_s()
+        waited_s = granted_s - started_s
         placements = []
         for slot, request in enumerate(ticket.requests):
             placement = Placement(
                 id=new_id("placement", clock=self._clock), host=self._host, tenant=tenant, request=request,
                 granted_s=now_s, waited_s=waited_s,
             )  # fmt: skip
-            self._held[placement.id] = (ticket, slot, placement)
+            self._held[placement.id] = (ticket, slot, placement, granted_s)
             placements.append(placement)
         return tuple(placements)
 
@@ -139,8 +141,8 @@ class LocalFleet:
         """See `Fleet.release`."""
         if (held := self._held.pop(placement_id, None)) is None:
             return
-        ticket, slot, placement = held
-        held_s = max(0.0, self._clock.now_s() - placement.granted_s)
+        ticket, slot, _, granted_s = held
+        held_s = self._clock.monotonic_s() - granted_s  # a wall clock that is set meanwhile says nothing of this
         self._hold_s_mean += _HOLD_WEIGHT * (held_s - self._hold_s_mean)
         self._wake(self._ledger.release(ticket, slot))
 
