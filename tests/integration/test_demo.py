@@ -101,6 +101,15 @@ def test_the_report_needs_nothing_and_shows_every_reward(demo: DemoState) -> Non
     assert html.count("wordkit-1.0.0.tar.gz") >= len(demo.printed["summary"]["episodes"])
 
 
+def test_the_terminal_says_where_time_memory_and_money_went(demo: DemoState) -> None:
+    text = demo("report", demo.run, "--set", "capex_usd=20000").out
+    lines = {line.split()[0]: line for line in text.splitlines() if line.strip()}
+    assert re.search(r"sandbox \d+\.\d s", lines["Time"]) and "prepare" in lines["Time"]
+    assert re.search(r"\d+\.\d sandbox-seconds, \d+\.\d CPU-seconds", lines["Used"])
+    assert "peak" in lines["Memory"] or "not measurable" in lines["Memory"]
+    assert "per sandbox-hour" in lines["Cost"] and lines["Cost"] not in demo("report", demo.run).out
+
+
 def test_a_reward_is_traced_to_its_sources_and_their_licence(demo: DemoState) -> None:
     reward = demo("reward", "ls", demo.run, "--json").json[0]["id"]
     traced = demo("trace", reward, "--json").json

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -10,9 +9,11 @@ from ropewalk.app.chain import chain_lines
 from ropewalk.app.costs import cost_bars, cost_lines, cost_of_run
 from ropewalk.app.custody import Custody
 from ropewalk.app.report import ReportInput, render_report
+from ropewalk.core.clock import SystemClock
 from ropewalk.core.errors import DeniedError, RopewalkError, UnavailableError
 from ropewalk.interface.task import Task
 from ropewalk.machinery.files import write_out
+from ropewalk.provenance.verification import Verification
 from ropewalk.provenance.verify import Anchors
 from ropewalk.rollout.diagnose import findings_of as diagnose
 from ropewalk.rollout.loaded import LoadedRun, load_episodes
@@ -43,7 +44,8 @@ def summary_of(custody: Custody, run: str) -> RunSummary:
     return summarise(loaded_run(custody, run))
 
 
-def report_of(custody: Custody, loaded: LoadedRun, *, anchors: Anchors | None = None, price_file: Path | None = None,
+def report_of(custody: Custody, loaded: LoadedRun, *, anchors: Anchors | None = None,
+              verification: Verification | None = None, price_file: Path | None = None,
               prices: tuple[str, ...] = ()) -> ReportInput:  # fmt: skip
     """All that a run's report shows.
 
@@ -51,6 +53,7 @@ def report_of(custody: Custody, loaded: LoadedRun, *, anchors: Anchors | None = 
         custody: where the run lies.
         loaded: the run.
         anchors: what was kept outside, for the line on verification.
+        verification: of this very run, where the caller made one just now; then the run is not verified again.
         price_file: replaces the plan's.
         prices: `key=value` pairs over both.
     """
@@ -63,13 +66,18 @@ def report_of(custody: Custody, loaded: LoadedRun, *, anchors: Anchors | None = 
         chains={reward: "\n".join(chain_lines(custody.trace(reward))) for reward in rewards[:CHAINS_MAX]},
         cost=cost_lines(cost),
         cost_bars=cost_bars(cost),
-        verification=verification_line(custody, loaded.row.run, anchors or Anchors()),
-        made_s=time.time(),
+        verification=(
+            verified_line(verification)
+            if verification is not None
+            else verification_line(custody, loaded.row.run, anchors or Anchors())
+        ),
+        made_s=SystemClock().now_s(),
     )
 
 
 def write_report(custody: Custody, loaded: LoadedRun, path: Path | None = None, *, anchors: Anchors | None = None,
-                 price_file: Path | None = None, prices: tuple[str, ...] = ()) -> Path:  # fmt: skip
+                 verification: Verification | None = None, price_file: Path | None = None,
+                 prices: tuple[str, ...] = ()) -> Path:  # fmt: skip
     """Writes a run's HTML report, whole or not at all, and returns where it is: by default in the run's folder.
 
     Raises:
@@ -81,7 +89,9 @@ def write_report(custody: Custody, loaded: LoadedRun, path: Path | None = None, 
     target = path or own
     if not target.resolve().is_relative_to(custody.layout.root.resolve()):
         check_export(loaded.tasks.values(), "html", inside=own)
-    html = render_report(report_of(custody, loaded, anchors=anchors, price_file=price_file, prices=prices))
+    html = render_report(
+        report_of(custody, loaded, anchors=anchors, verification=verification, price_file=price_file, prices=prices)
+    )
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -118,6 +128,11 @@ def verification_line(custody: Custody, run: str, anchors: Anchors) -> str:
         found = custody.verify_run(run, anchors)
     except RopewalkError as error:
         return f"not verified: {error.message}"
+    return verified_line(found)
+
+
+def verified_line(found: Verification) -> str:
+    """A verification in a few words."""
     if found.findings:
         return f"failed: {found.findings[0].message}"
     return f"{found.status}: {found.statements} statements, {found.blobs} stored things"

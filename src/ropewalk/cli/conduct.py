@@ -12,15 +12,14 @@ import anyio.to_thread
 from ropewalk.cli.apps import on_interrupt
 from ropewalk.cli.board import Board
 from ropewalk.cli.output import say
-from ropewalk.cli.run_view import RunWatch, print_catalogue, print_findings, print_summary
+from ropewalk.cli.run_view import RunWatch, print_catalogue, print_cost, print_findings, print_summary, print_where
 from ropewalk.cli.task import BuildWatch
 
 if TYPE_CHECKING:
     from ropewalk.app.custody import Custody
     from ropewalk.app.ropewalk import Ropewalk
     from ropewalk.interface.task import Task
-    from ropewalk.orchestration.cost import Cost
-    from ropewalk.provenance.verify import Anchors
+    from ropewalk.provenance.verification import Verification
     from ropewalk.rollout.loaded import LoadedRun
     from ropewalk.rollout.plan import Plan
     from ropewalk.rollout.summary import RunSummary
@@ -84,21 +83,23 @@ def finish(
     *,
     report: Path | None = None,
     json: bool = False,
-    anchors: Anchors | None = None,
+    verification: Verification | None = None,
 ) -> tuple[RunSummary, Path]:
     """Writes the report, prints the outcome and what to do next (nothing with `json`). Returns the summary and the
-    report's path."""
-    from ropewalk.app.costs import cost_of_run, usd
+    report's path. `verification`: of this very run, where it was verified just now; else the report's own is made."""
+    from ropewalk.app.costs import cost_of_run
     from ropewalk.app.reporting import write_report
     from ropewalk.rollout.diagnose import findings_of
     from ropewalk.rollout.findings import FindingKind
     from ropewalk.rollout.summarise import summary_of
 
     summary = summary_of(loaded)
-    path = write_report(custody, loaded, report, anchors=anchors)
+    path = write_report(custody, loaded, report, verification=verification)
     if json:
         return summary, path
     print_summary(summary)
+    say()
+    print_where(summary)
     say()
     print_catalogue(summary)
     found = list(findings_of(loaded))
@@ -108,20 +109,9 @@ def finish(
     say()
     say(f"Run      {summary.run}  ({summary.state})", style="bold")
     say(f"Report   {path}")
-    cost = cost_of_run(summary, loaded.plan.price)
-    rollout = f", {usd(cost.usd_rollout)} per rollout" if cost.usd_rollout is not None else ""
-    say(f"Cost     {usd(cost.usd_sandbox_h)} per sandbox-hour{rollout}{_beside(cost)} (`ropewalk cost`)")
+    print_cost(cost_of_run(summary, loaded.plan.price))
     next_commands(summary, flat=any(finding.kind is FindingKind.NO_ADVANTAGE for finding in found))
     return summary, path
-
-
-def _beside(cost: Cost) -> str:
-    """List prices of others and the goal, each said to be what it is."""
-    from ropewalk.app.costs import GOAL, usd
-
-    listed = " and ".join(usd(anchor.usd_sandbox_h) for anchor in cost.anchors if anchor.name != GOAL)
-    goals = [usd(anchor.usd_sandbox_h) for anchor in cost.anchors if anchor.name == GOAL]
-    return (f"; others list {listed}" if listed else "") + (f"; goal {goals[0]}" if goals else "")
 
 
 def next_commands(summary: RunSummary, *, flat: bool = False) -> None:

@@ -93,7 +93,7 @@ async def demo(
         loaded = await conduct(rw, plan=plan, tasks=chosen, quiet=json)
         anchors = rw.custody.export_anchor(anchor) if anchor else None
         verification = await rw.verify(loaded.row.run, anchors=anchors)
-        summary, path = finish(rw.custody, loaded, report=report, json=json, anchors=anchors)
+        summary, path = finish(rw.custody, loaded, report=report, json=json, verification=verification)
     if json:
         print_json({"run": summary.run, "report": str(path), "verification": verification.plain(), "summary": summary})
     else:

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from ropewalk.cli.apps import HERE, Place, verb
 from ropewalk.cli.opening import custody, named
 from ropewalk.cli.output import print_json, say
-from ropewalk.cli.run_view import print_catalogue, print_summary
+from ropewalk.cli.run_view import print_catalogue, print_cost, print_summary, print_where
 
 app = verb(
     "report",
@@ -43,6 +43,7 @@ def report(
         anchor: Folder with pinned keys and checkpoint, as `ropewalk provenance anchor` writes it.
         json: Print the summary as JSON.
     """
+    from ropewalk.app.costs import cost_of_run
     from ropewalk.app.custody import anchors_from
     from ropewalk.app.records import newest_run
     from ropewalk.app.reporting import loaded_run, write_report
@@ -58,6 +59,9 @@ def report(
         print_json(summary)
         return 0
     print_summary(summary)
+    say()
+    print_where(summary)
+    print_cost(cost_of_run(summary, loaded.plan.price, file=prices, over=tuple(set or ())))
     say()
     print_catalogue(summary)
     say()

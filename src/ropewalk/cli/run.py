@@ -10,7 +10,7 @@ from cyclopts import App, Group, Parameter
 from ropewalk.cli.apps import HERE, Place, command, on_interrupt, verb
 from ropewalk.cli.exit_codes import EXIT_INCOMPLETE
 from ropewalk.cli.opening import custody, named, opened
-from ropewalk.cli.output import print_json, print_table, say
+from ropewalk.cli.output import counted, print_json, print_table, say
 from ropewalk.core.errors import CallerError
 
 app: App = verb(
@@ -171,22 +171,27 @@ def ls(*, json: bool = False, place: Place = HERE) -> int:
 
 
 @command(app, "rm", examples=["ropewalk run rm run:01JDY…"])
-async def rm(*runs: str, place: Place = HERE) -> int:
+async def rm(*runs: str, json: bool = False, place: Place = HERE) -> int:
     """Removes the saved states of runs, which is what takes room: those that their episodes begin from, and those that
     were kept of unpaid ones. Rewards, records and everything that was signed stay.
 
     Args:
         runs: Their ids.
+        json: Print JSON.
     """
     from ropewalk.app.removal import remove_run
 
     if not runs:
         raise CallerError("No run was named.", next_step="give ids from `ropewalk run ls`.")
+    removed: dict[str, list[str]] = {}
     async with opened(place) as rw:
         for each in runs:
             id = named(each, "run")
-            removed = await remove_run(rw.custody, rw.machines, id)
-            say(f"{id}: {len(removed)} {'state' if len(removed) == 1 else 'states'} removed; its rewards stay.")
+            removed[id] = list(await remove_run(rw.custody, rw.machines, id))
+            if not json:
+                say(f"{id}: {counted(len(removed[id]), 'state')} removed; its rewards stay.")
+    if json:
+        print_json({"removed": removed})
     return 0
 
 

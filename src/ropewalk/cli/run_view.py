@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from ropewalk.cli.board import Board
 from ropewalk.cli.output import print_table, say
+from ropewalk.core.limits import MIB
 from ropewalk.rollout import events
 from ropewalk.rollout.findings import Finding
 from ropewalk.rollout.summary import Interval, RunSummary
+
+if TYPE_CHECKING:
+    from ropewalk.orchestration.cost import Cost
 
 STYLES = {"serious": "bold red", "warning": "yellow", "note": "dim"}
 
@@ -112,6 +117,28 @@ def print_summary(summary: RunSummary) -> None:
         ),
         empty="",
     )
+
+
+def print_where(summary: RunSummary) -> None:
+    """Where the time went, and how much of the machine was used."""
+    spent = sorted(((s, name) for name, s in summary.time_s.items() if s >= 0.05), reverse=True)
+    usage = summary.usage
+    say(f"Time     {', '.join(f'{name} {seconds:.1f} s' for seconds, name in spent) or 'none'}")
+    say(f"Used     {usage.get('sandbox_s', 0.0):.1f} sandbox-seconds, {usage.get('cpu_s', 0.0):.1f} CPU-seconds")
+    kinds = (("memory_bytes_peak", "peak"), ("memory_bytes_unique", "unique"))
+    known = [f"{name} {usage[key] / MIB:.1f} MiB" for key, name in kinds if usage.get(key)]
+    say(f"Memory   {', '.join(known) + ' of one sandbox' if known else 'not measurable on this machine'}")
+
+
+def print_cost(cost: Cost) -> None:
+    """What it cost, in one line, beside list prices of others and the goal."""
+    from ropewalk.app.costs import GOAL, usd
+
+    rollout = f", {usd(cost.usd_rollout)} per rollout" if cost.usd_rollout is not None else ""
+    listed = " and ".join(usd(anchor.usd_sandbox_h) for anchor in cost.anchors if anchor.name != GOAL)
+    goals = [usd(anchor.usd_sandbox_h) for anchor in cost.anchors if anchor.name == GOAL]
+    beside = (f"; others list {listed}" if listed else "") + (f"; goal {goals[0]}" if goals else "")
+    say(f"Cost     {usd(cost.usd_sandbox_h)} per sandbox-hour{rollout}{beside} (`ropewalk cost`)")
 
 
 def print_catalogue(summary: RunSummary) -> None:

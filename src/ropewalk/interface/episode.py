@@ -81,7 +81,7 @@ class EpisodeRecord(Record):
     started_s: float
     ended_s: float
     time_s: dict[str, float] = {}
-    """`sandbox`, `tests`, `model`, `policy`, `grading`, `signing`."""
+    """`sandbox`, `tests`, `model`, `policy`, up to the bundle. Verdict and run know what grading and signing took."""
     usage: dict[str, float] = {}
     """`sandbox_s`, `cpu_s`, `memory_bytes_peak`, `memory_bytes_unique`, `forks`, `tokens_prompt`, …"""
 
