@@ -131,14 +131,20 @@ def print_where(summary: RunSummary) -> None:
 
 
 def print_cost(cost: Cost) -> None:
-    """What it cost, in one line, beside list prices of others and the goal."""
-    from ropewalk.app.costs import GOAL, usd
+    """What it cost, in one line."""
+    from ropewalk.app.costs import usd
 
     rollout = f", {usd(cost.usd_rollout)} per rollout" if cost.usd_rollout is not None else ""
+    say(f"Cost     {usd(cost.usd_sandbox_h)} per sandbox-hour{rollout}{beside(cost)} (`ropewalk cost`)")
+
+
+def beside(cost: Cost) -> str:
+    """List prices of others and the goal, each said to be what it is."""
+    from ropewalk.app.costs import GOAL, usd
+
     listed = " and ".join(usd(anchor.usd_sandbox_h) for anchor in cost.anchors if anchor.name != GOAL)
     goals = [usd(anchor.usd_sandbox_h) for anchor in cost.anchors if anchor.name == GOAL]
-    beside = (f"; others list {listed}" if listed else "") + (f"; goal {goals[0]}" if goals else "")
-    say(f"Cost     {usd(cost.usd_sandbox_h)} per sandbox-hour{rollout}{beside} (`ropewalk cost`)")
+    return (f"; others list {listed}" if listed else "") + (f"; goal {goals[0]}" if goals else "")
 
 
 def print_catalogue(summary: RunSummary) -> None:

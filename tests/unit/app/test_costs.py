@@ -8,13 +8,13 @@ import msgspec
 import pytest
 
 from ropewalk.app.costs import OURS, cost_bars, cost_lines, cost_of_run, usd
-from ropewalk.cli.conduct import _beside
+from ropewalk.cli.run_view import beside
 from ropewalk.core.errors import CallerError
 from ropewalk.rollout.plan import PricePlan
 from tests.unit.app.samples import summary
 
 
-def test_gradings_count_and_anchors_stand_beside() -> None:
+def test_gradings_count_and_anchors_standbeside() -> None:
     made = summary()
     cost = cost_of_run(made, PricePlan())
     assert cost.sandbox_h == pytest.approx((made.usage["sandbox_s"] + made.time_s["grading"]) / 3600)
@@ -60,7 +60,7 @@ def test_a_goal_is_no_list_price_and_counts_are_written_out() -> None:
     lines = {line.label: line for line in cost_lines(cost)}
     assert "beside the goal" in lines and "beside northflank's list price" in lines
     assert not any("e+" in line.value or "e-" in line.value for line in lines.values())
-    said = _beside(cost)
+    said = beside(cost)
     assert said == "; others list $0.025; goal $0.039"
 
 
