@@ -70,8 +70,7 @@ async def run(
         wheelhouse: Folder of wheels to take them from, instead of the package index.
         plugin: Pytest plugin to load, by module name (pytest_asyncio.plugin); may be repeated.
         licence: SPDX expression, where a source states none.
-        attested_by: Role or organisation that states that the sources hold no human data. Default: whom the profile
-            names.
+        attested_by: Who states that the sources hold no human data. Default: whom the profile names.
         data_class: Of the sources and all that is made of them: public, internal or restricted. Default: those of the
             stored files, public for new ones.
         task: Id of an admitted task to use, instead of building any; may be repeated.
