@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from ropewalk.core.errors import CallerError, UnavailableError
 from ropewalk.lake import archives
 from ropewalk.lake.archives import ArchiveError, ArchiveFault, Caps, canonical_tar, survey, unpack
+from ropewalk.testing.absurd_archives import ABSURD_TARS, ABSURD_ZIPS
 
 F = ArchiveFault
 Entry = tuple[str, bytes, dict[str, object]]
@@ -173,6 +174,9 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], ArchiveFault]] = {
     "gzipped text": (lambda: gzip.compress(b"hello " * 1000), F.NOT_ARCHIVE),
     "no file in it": (lambda: tar(("d", b"", {"type": tarfile.DIRTYPE})), F.NOT_ARCHIVE),
     "empty zip": (lambda: zipped(), F.NOT_ARCHIVE),
+    **{name: (make, F.DAMAGED) for name, make in (ABSURD_TARS | ABSURD_ZIPS).items() if "long" not in name},
+    **{f"{name}, packed": (lambda make=make: gzip.compress(make()), F.DAMAGED) for name, make in ABSURD_TARS.items()
+       if len(make()) < 200_000},
     "NUL in a zip name": (lambda: zipped(("abcd", b"x", 0)).replace(b"abcd", b"a\0cd"), F.NAME),
 }  # fmt: skip
 CAPS = Caps(members_max=100, bytes_max=2_000_000, ratio_free_bytes=100_000)

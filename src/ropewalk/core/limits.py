@@ -83,6 +83,16 @@ ARCHIVE_DEPTH_MAX: Final = 64
 """Components of one member's path."""
 ARCHIVE_NAME_BYTES_MAX: Final = 255
 """One component of a member's path, as the file systems have it."""
+ARCHIVE_EXTENDED_BYTES_MAX: Final = 64 * KIB
+"""One extended header of a tar: a long name or a member's attributes."""
+ARCHIVE_EXTENDED_KEYS_MAX: Final = 100
+"""Of one member; each keeps all that hold for the whole archive too."""
+ARCHIVE_DIRECTORY_BYTES_MAX: Final = 8 * MIB
+"""A zip's list of its members."""
+INNER_BYTES_MAX: Final = 64 * MIB
+"""That a search of one file unpacks, of archives inside archives too; where there is more, the file is not trusted."""
+INNER_MEMBERS_MAX: Final = 5_000
+"""Likewise."""
 DOWNLOAD_BYTES_MAX: Final = 64 * MIB
 DOWNLOAD_TIMEOUT_S: Final = 30.0
 """Without a byte from the other side."""

@@ -21,6 +21,7 @@ from ropewalk.core.errors import CallerError, UnavailableError
 from ropewalk.core.limits import MIB
 from ropewalk.core.records import Record
 from ropewalk.lake.members import ArchiveFault, Caps, MemberLedger
+from ropewalk.machinery.archives import open_tar, open_zip
 
 _CHUNK_BYTES: Final = 256 * 1024
 _SPOOL_BYTES: Final = 16 * MIB
@@ -135,7 +136,7 @@ def _inflated(file: IO[bytes], ledger: MemberLedger, caps: Caps) -> Iterator[IO[
 
 
 def _walk_tar(file: IO[bytes], ledger: MemberLedger, visit: Visit) -> None:
-    with tarfile.open(fileobj=file, mode="r:", encoding="utf-8") as tar:
+    with open_tar(file) as tar:
         while (entry := tar.next()) is not None:
             path = ledger.enter(entry.name, directory=entry.isdir())
             member = _tar_member(entry, path, ledger)
@@ -188,7 +189,7 @@ def _link_target(base: str, target: str, path: str, ledger: MemberLedger) -> str
 
 
 def _walk_zip(file: IO[bytes], ledger: MemberLedger, visit: Visit) -> None:
-    with zipfile.ZipFile(file) as archive:
+    with open_zip(file) as archive:
         for entry in archive.infolist():
             if entry.orig_filename != entry.filename:
                 raise ledger.fault(ArchiveFault.NAME, "a name with a NUL in it", member=entry.filename)

@@ -23,14 +23,12 @@ from typing import IO, Any
 from ropewalk.core import limits
 from ropewalk.core.errors import CallerError
 from ropewalk.core.paths import parts_below
+from ropewalk.machinery.archives import open_tar
 from ropewalk.sandbox import privilege
 from ropewalk.sandbox.trees import Owner, as_is, as_root
 
 _CHUNK = 1024 * 1024
 _HEADER_BYTES = 4096
-_EXTENDED = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME,
-             tarfile.GNUTYPE_LONGLINK)  # fmt: skip
-_EXTENDED_BYTES_MAX = 1024 * 1024
 _PACKERS: dict[bytes, Callable[[Path], Any]] = {
     b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\0": lzma.open,
 }  # fmt: skip
@@ -53,7 +51,7 @@ def unpack(path: Path, destination: Path) -> Owner:
     destination.mkdir(mode=0o755)
     root = os.open(destination, _FOLDER)
     try:
-        with _plain(path) as file, tarfile.open(fileobj=file, mode="r:", tarinfo=_Bounded) as archive:
+        with _plain(path) as file, open_tar(file) as archive:
             total = 0
             for count, member in enumerate(archive):
                 total += member.size if member.isreg() else 0
@@ -100,21 +98,6 @@ def _plain(path: Path) -> Iterator[IO[bytes]]:
             plain.write(data)
         plain.seek(0)
         yield plain
-
-
-class _Bounded(tarfile.TarInfo):
-    """A member whose extended headers fit into memory many times."""
-
-    def _check(self) -> None:
-        if self.type in _EXTENDED and self.size > _EXTENDED_BYTES_MAX:
-            raise tarfile.HeaderError(f"an extended header of {self.size} bytes")
-
-    @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Bounded:
-        """Of one header block."""
-        member = super().frombuf(buf, encoding, errors)
-        member._check()
-        return member
 
 
 def _parts(name: str, what: str) -> tuple[str, ...]:

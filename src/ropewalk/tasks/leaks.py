@@ -29,7 +29,7 @@ from ropewalk.core.records import Record, digest_bytes
 from ropewalk.machinery.files import replace_whole
 from ropewalk.tasks.bodies import functions
 from ropewalk.tasks.fingerprints import WEIGHT_MIN, Fingerprints, Secret, code_marks, code_names, plain_lines
-from ropewalk.tasks.packed import inner_files
+from ropewalk.tasks.packed import InnerBudget, TooMuchInsideError, inner_files
 
 _DEFINITION: Final = re.compile(rb"def\s+([A-Za-z_][A-Za-z0-9_]*)")
 """Begins with plain letters, which is searched for ten times as fast; a name too many does no harm."""
@@ -40,7 +40,7 @@ _METADATA: Final = re.compile(
     r"(?P<name>[A-Za-z0-9_.]+?)-(?P<version>\d[^/-]*?)(?:-[^/]*)?\.(?:dist-info|egg-info|egg|whl)"
 )
 _SEARCH_FOLDER: Final = re.compile(r"(site-packages|dist-packages|python3\.\d+)")
-_INDEX_VERSION: Final = "4"
+_INDEX_VERSION: Final = "5"
 _FILE_BYTES_MAX: Final = 64 * limits.MIB
 _PARSED_BYTES_MAX: Final = limits.MIB
 """Of one module: a syntax tree takes some hundred times the memory of its text."""
@@ -154,7 +154,7 @@ def _build_index(root: Path) -> dict[str, list[str]]:
             keys |= {name.decode() for name in _DEFINITION.findall(content)}
         if _is_encoded(content):
             keys.add(_ENCODED)
-        if any(True for _ in inner_files(path, content)):
+        if _is_container(path, content, InnerBudget()):
             keys.add(_CONTAINER)
         for key in keys:
             index.setdefault(key, []).append(path)
@@ -185,15 +185,22 @@ def _path_leaks(root: Path, secrets: Fingerprints, workdir: str | None) -> Itera
                 yield Leak(kind="installed package", path=path, detail=f"{secrets.distribution} is importable here")
 
 
-def _file_leaks(
-    path: str, content: bytes, secrets: Fingerprints, *, depth: int = 0, in_image: bool = False
-) -> Iterator[Leak]:
+def _file_leaks(path: str, content: bytes, secrets: Fingerprints, *, in_image: bool = False) -> Iterator[Leak]:
     """What one file holds, containers and encoded text included.
 
     Args:
         in_image: the file is of an image that we built: only functions that have a secret's name are compared, and
             cached modules that stand there by themselves are read.
     """
+    try:
+        yield from _inner_leaks(path, content, secrets, InnerBudget(), in_image=in_image)
+    except TooMuchInsideError as error:
+        yield Leak(kind="unreadable", path=path, detail=str(error))
+
+
+def _inner_leaks(
+    path: str, content: bytes, secrets: Fingerprints, budget: InnerBudget, *, depth: int = 0, in_image: bool
+) -> Iterator[Leak]:
     if len(content) > _FILE_BYTES_MAX:
         yield Leak(kind="unreadable", path=path, detail=f"larger than {_FILE_BYTES_MAX} bytes")
         return
@@ -207,8 +214,17 @@ def _file_leaks(
     if flat and any(chunk in flat for chunk in secrets.encoded):
         yield Leak(kind="encoded", path=path, detail="base64 of the fix or of a held-out test")
     if depth < _DEPTH_MAX:
-        for name, inner in inner_files(path, content):
-            yield from _file_leaks(f"{path}!{name}", inner, secrets, depth=depth + 1, in_image=in_image)
+        for name, inner in inner_files(path, content, budget):
+            yield from _inner_leaks(f"{path}!{name}", inner, secrets, budget, depth=depth + 1, in_image=in_image)
+    elif _is_container(path, content, budget):
+        yield Leak(kind="unreadable", path=path, detail=f"packed more than {_DEPTH_MAX} times")
+
+
+def _is_container(path: str, content: bytes, budget: InnerBudget) -> bool:
+    try:
+        return any(True for _ in inner_files(path, content, budget))
+    except TooMuchInsideError:
+        return True
 
 
 def _source_leaks(path: str, content: bytes, secrets: Fingerprints, *, by_name: bool) -> Iterator[Leak]:

@@ -25,6 +25,7 @@ from ropewalk.tasks.bodies import functions
 from ropewalk.tasks.fingerprints import Fingerprints, take_fingerprints
 from ropewalk.tasks.leaks import Leak, Scanner, scan_text
 from ropewalk.tasks.tree import make_tree
+from ropewalk.testing.absurd_archives import ABSURD_TARS, ABSURD_ZIPS, overlapping_zip
 
 BEFORE = b'''def chunked(items, size):
     """Pieces."""
@@ -226,6 +227,51 @@ def test_a_huge_module_is_not_parsed(tmp_path: Path, monkeypatch: pytest.MonkeyP
         "unreadable"
     }
     assert max(parsed, default=0) < 100_000
+
+
+def in_tar(*contents: bytes) -> bytes:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as archive:
+        for number, content in enumerate(contents):
+            member = tarfile.TarInfo(str(number))
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return stream.getvalue()
+
+
+BOTTOMLESS: dict[str, Callable[[], bytes]] = {
+    "entries that share a member": lambda: overlapping_zip(),
+    "one file of zeros": lambda: zipped_as("x", bytes(65 << 20)),
+    "zeros, gzipped": lambda: gzip.compress(bytes(65 << 20)),
+    "zeros, bzip2": lambda: bz2.compress(bytes(65 << 20)),
+    "zeros, xz": lambda: lzma.compress(bytes(65 << 20), preset=0),
+    "zeros, zlib": lambda: zlib.compress(bytes(65 << 20)),
+    "archives of archives": lambda: in_tar(*[zipped_as("x", in_tar(*[bytes(4 << 20)] * 4))] * 5),
+    "too many files": lambda: gzip.compress(in_tar(*[b""] * 5_001)),
+    "too many files, in parts": lambda: in_tar(*[zipped_as("x", in_tar(*[b""] * 1_000))] * 6),
+    "too deep": lambda: gzip.compress(gzip.compress(gzip.compress(gzip.compress(AFTER)))),
+    **ABSURD_TARS,
+    **ABSURD_ZIPS,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BOTTOMLESS)
+def test_what_holds_too_much_is_refused_in_bounded_time(tmp_path: Path, name: str) -> None:
+    planted = {"work/data.bin": BOTTOMLESS[name]()}
+    began = time.thread_time()
+    assert {leak.kind for leak in scan(tmp_path, planted)} == {"unreadable"}
+    assert time.thread_time() - began < 20
+
+
+@pytest.mark.parametrize("name", ["many digits", "a directory alone", "too many files, in parts"])
+def test_an_image_that_holds_too_much_is_refused(tmp_path: Path, name: str) -> None:
+    found = scan(tmp_path, {"work/data.bin": BOTTOMLESS[name]()}, in_image=True)
+    assert {leak.kind for leak in found} == {"unreadable"}
+
+
+def test_what_holds_much_is_looked_through(tmp_path: Path) -> None:
+    large = gzip.compress(in_tar(bytes(20 << 20), bytes(20 << 20), AFTER))
+    assert "fixed file" in {leak.kind for leak in scan(tmp_path, {"work/data.bin": large})}
 
 
 def test_an_image_is_indexed_once_however_many_ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
