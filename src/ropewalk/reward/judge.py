@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from ropewalk.core.outcomes import Termination
 from ropewalk.reward.spec import GraderLimits
 from ropewalk.reward.suite import SuiteRecord
+from ropewalk.reward.values.codec import TooMuchWorkError, Work
 from ropewalk.reward.values.expected import ExpectedRecord, record_matches
 from ropewalk.sandbox.contract import SandboxStats
 
@@ -33,7 +34,10 @@ def judge(
     handed out every value, in order, and each that votes is the expected one. Everything else that the candidate can
     bring about is 0. `stats` covers the whole sandbox.
     """
-    outcomes = _outcomes(record, expected)
+    try:
+        outcomes = _outcomes(record, expected)
+    except TooMuchWorkError as error:
+        return Judgement(0.0, "too_much_to_compare", str(error), _none(expected))
     ended_well = record.termination is Termination.FINISHED and record.exit_code == 0 and record.signal is None
     if record.complete and ended_well and not record.problem and all(outcomes.values()):
         if len(record.tests) == len(expected.tests):
@@ -62,8 +66,10 @@ def judge(
 
 
 def _outcomes(record: SuiteRecord, expected: ExpectedRecord) -> dict[str, bool]:
-    ran = dict(enumerate(record.tests))
-    return {test.key: index in ran and record_matches(test, ran[index]) for index, test in enumerate(expected.tests)}
+    ran, work = dict(enumerate(record.tests)), Work()
+    return {
+        test.key: index in ran and record_matches(test, ran[index], work) for index, test in enumerate(expected.tests)
+    }
 
 
 def _none(expected: ExpectedRecord) -> dict[str, bool]:

@@ -32,7 +32,8 @@ class Verdict(Record):
     """In [0, 1]; None unless scored."""
     cause: str
     """Typed, stable, short: `all_matched`, `value_mismatch`, `incomplete_record`, `candidate_timeout`,
-    `candidate_out_of_memory`, `bundle_refused`, `no_bundle`, `no_change`, `sandbox_lost`, `starved` …"""
+    `candidate_out_of_memory`, `bundle_refused`, `no_bundle`, `no_change`, `sandbox_lost`, `starved`,
+    `too_much_to_compare` …"""
     detail: str = ""
     """For people, without any expected value."""
     outcomes: dict[str, bool] = {}

@@ -12,10 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ropewalk.core.outcomes import Termination
+from ropewalk.reward import judge as judging
 from ropewalk.reward.judge import judge
 from ropewalk.reward.spec import GraderLimits
 from ropewalk.reward.suite import Emission, SuiteRecord, TestOutcome, read_record
 from ropewalk.reward.values.assertions import Kind
+from ropewalk.reward.values.codec import Work
 from ropewalk.reward.values.encode import encode
 from ropewalk.reward.values.entropy import GUESS_BITS_MIN, Telling, guess_bits
 from ropewalk.reward.values.expected import (
@@ -148,6 +150,15 @@ def test_blame(change: dict[str, Any], stats: dict[str, Any], score: float | Non
     record = read_record(Ended(**{"stdout": lines(*GOOD), **change}))
     judgement = judge(record, EXPECTED, LIMITS, SandboxStats(**{**blank, **stats}))
     assert (judgement.score, judgement.cause) == (score, cause)
+
+
+def test_who_makes_comparing_long_earns_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judging, "Work", lambda: Work(10))
+    assert judge(read_record(Ended(lines(*GOOD))), EXPECTED, LIMITS).score == 1.0
+    long = [*GOOD[:1], ["v", "a:0", 0, ["D", "7." + "0" * 1_000]], *GOOD[2:]]
+    judgement = judge(read_record(Ended(lines(*long))), EXPECTED, LIMITS)
+    assert (judgement.score, judgement.cause) == (0.0, "too_much_to_compare")
+    assert not any(judgement.outcomes.values())
 
 
 @pytest.mark.parametrize(("kind", "value", "right", "wrong"), [

@@ -7,6 +7,7 @@ import datetime
 import json
 import math
 import time
+from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -15,8 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ropewalk.reward.values.codec import close, exception_names, is_plain, same, same_multiset
+from ropewalk.reward.values.codec import TooMuchWorkError, Work, close, exception_names, is_plain, same
 from ropewalk.reward.values.encode import BYTES_MAX, DEPTH_MAX, encode
+from ropewalk.reward.values.multisets import same_multiset
 
 SCALARS = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(max_size=5), st.binary(max_size=5),
@@ -162,6 +164,79 @@ def test_multisets() -> None:
     assert same_multiset(sent([1, [2], 1.0]), sent([[2.0], 1, True]))
     assert not same_multiset(sent([1, 1, 2]), sent([1, 2, 2]))
     assert not same_multiset(sent([1]), "1")
+
+
+NESTED = st.recursive(
+    st.one_of(st.integers(-3, 3), st.booleans(), st.none(), st.text("ab", max_size=2), st.floats(width=16),
+              st.sampled_from([Decimal("1"), Decimal("NaN"), Fraction(1, 2), 1 + 0j, range(2), range(0, 2, 1), b"a"])),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.lists(inner, max_size=3).map(tuple),
+        st.dictionaries(st.integers(0, 3), inner, max_size=3), st.frozensets(st.integers(0, 3), max_size=3),
+        st.lists(st.tuples(st.integers(0, 2), inner), max_size=3).map(collections.OrderedDict),
+    ),
+    max_leaves=6,
+)  # fmt: skip
+
+
+@given(st.lists(NESTED, max_size=5), st.lists(NESTED, max_size=5), st.randoms())
+def test_a_multiset_is_what_comparing_each_with_each_finds(left: list[Any], other: list[Any], chance: Any) -> None:
+    shuffled = list(left)
+    chance.shuffle(shuffled)
+    for right in (shuffled, other, [*shuffled[1:], *other[:1]]):
+        rest = [encode(item) for item in right]
+        for item in left:
+            at = next((at for at, candidate in enumerate(rest) if same(encode(item), candidate)), None)
+            if at is None:
+                break
+            del rest[at]
+        else:
+            at = 0
+        wanted = len(left) == len(right) and at is not None and not rest
+        assert same_multiset(sent(left), sent(right)) is wanted, (left, right)
+
+
+def counted(count: int, item: Callable[[int], Any]) -> list[Any]:
+    return ["l", [item(number) for number in range(count)]]
+
+
+BIG_MULTISETS: dict[str, Callable[[int], Any]] = {
+    "integers": lambda n: n,
+    "lists": lambda n: ["l", [n, ["l", [n]]]],
+    "dictionaries": lambda n: ["d", [[n, ["l", [n]]]]],
+    "sets": lambda n: ["S", [n, n + 1]],
+}
+
+
+@pytest.mark.parametrize("kind", BIG_MULTISETS)
+def test_a_multiset_costs_no_more_in_any_order(kind: str) -> None:
+    """A candidate that knows all but one says them in the worst order, each number as long as it may be."""
+    item = BIG_MULTISETS[kind]
+    wanted = counted(4_000, lambda n: item(n + 1))
+    long = counted(4_000, lambda n: ["D", f"{4_000 - n}." + "0" * 1_900] if kind == "integers" else item(4_000 - n))
+    began = time.thread_time()
+    assert same_multiset(wanted, long)
+    long[1][-1] = item(0)
+    assert not same_multiset(wanted, long)
+    assert time.thread_time() - began < 5
+
+
+def test_what_can_only_be_compared_pairwise_has_an_end() -> None:
+    wanted = counted(6_000, lambda n: ["O", [[n, n]]])
+    actual = counted(6_000, lambda n: ["O", [[5_999 - n, 5_999 - n]]])
+    began = time.thread_time()
+    with pytest.raises(TooMuchWorkError):
+        same_multiset(wanted, actual, Work(100_000))
+    assert time.thread_time() - began < 5
+    assert same_multiset(counted(50, lambda n: ["O", [[n, n]]]), counted(50, lambda n: ["d", [[49 - n, 49 - n]]]))
+
+
+def test_hashes_may_not_be_chosen() -> None:
+    modulus = 2**61 - 1
+    wanted = ["l", [["S", [0]], *range(20_000)]]
+    chosen = ["l", [["S", [["i", hex(modulus * n)] for n in range(1, 20_000)]], *range(20_000)]]
+    began = time.thread_time()
+    assert not same_multiset(wanted, chosen)
+    assert time.thread_time() - began < 2
 
 
 def test_long_numbers_cost_nothing() -> None:

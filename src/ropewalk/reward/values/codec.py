@@ -20,53 +20,79 @@ from typing import Any
 
 Number = int | float | complex | Decimal | Fraction
 
-_NUMBER_TEXT_MAX = 40_000
+NUMBER_TEXT_MAX = 40_000
 _ROOM_MIN = 2_000
 _KEY_NODES_MAX = 2_000
 _BASES_MAX = 64
-_SEQUENCES = frozenset({"l", "t", "q", "sl"})
-_NAN = ("nan",)
+SEQUENCES = frozenset({"l", "t", "q", "sl"})
+_KEYLESS = frozenset({"l", "t", "S", "d", "O", "q", "o", "E", "sl"})
+NAN = ("nan",)
+WORK_MAX = 8_000_000
+"""A grading's output holds half as many values at most."""
+_TEXT_OF_A_VISIT = 64
 
 
 class MalformedValueError(ValueError):
     """Not an encoded value, or one too large to be compared."""
 
 
-def same(expected: Any, actual: Any) -> bool:
-    """Whether the actual value equals the expected one. Never raises on account of `actual`."""
+class TooMuchWorkError(Exception):
+    """Comparing takes more than is allowed for one judgement."""
+
+
+class Work:
+    """What comparing may cost, in visited values: one for all comparisons of a judgement."""
+
+    def __init__(self, most: int = WORK_MAX) -> None:
+        self._left = most
+
+    def spend(self, count: int = 1) -> None:
+        """Counts visits.
+
+        Raises:
+            TooMuchWorkError: there are none left.
+        """
+        self._left -= count
+        if self._left < 0:
+            raise TooMuchWorkError("more to compare than is allowed")
+
+    def visit(self, value: Any) -> None:
+        """Counts one value, a long number as several.
+
+        Raises:
+            TooMuchWorkError: see `spend`.
+        """
+        text = value[1] if isinstance(value, list) and len(value) > 1 else ""
+        self.spend(1 + (len(text) // _TEXT_OF_A_VISIT if isinstance(text, str) else 0))
+
+
+def same(expected: Any, actual: Any, work: Work | None = None) -> bool:
+    """Whether the actual value equals the expected one. Never raises on account of `actual` alone.
+
+    Raises:
+        TooMuchWorkError: `work` is used up.
+    """
     try:
-        return _same(expected, actual)
+        return _same(expected, actual, work or Work())
     except (MalformedValueError, ArithmeticError, ValueError, TypeError, RecursionError):
         return False
 
 
-def same_multiset(expected: Any, actual: Any) -> bool:
-    """Whether two sequences hold equal elements equally often (`assertCountEqual`)."""
-    left, right = _elements(expected), _elements(actual)
-    if left is None or right is None or len(left) != len(right):
-        return False
-    rest = list(right)
-    for item in left:
-        for index, other in enumerate(rest):
-            if same(item, other):
-                del rest[index]
-                break
-        else:
-            return False
-    return True
+def close(expected: Any, actual: Any, *, relative: float, absolute: float, work: Work | None = None) -> bool:
+    """Whether numbers, or containers of numbers, are equal within a tolerance (`pytest.approx`).
 
-
-def close(expected: Any, actual: Any, *, relative: float, absolute: float) -> bool:
-    """Whether numbers, or containers of numbers, are equal within a tolerance (`pytest.approx`)."""
+    Raises:
+        TooMuchWorkError: `work` is used up.
+    """
     try:
-        return _close(expected, actual, relative, absolute)
+        return _close(expected, actual, (relative, absolute), work or Work())
     except (MalformedValueError, ArithmeticError, ValueError, TypeError, RecursionError):
         return False
 
 
 def exception_names(value: Any) -> tuple[str, ...]:
     """Names of an encoded exception's type and its bases, nearest first; empty for anything else."""
-    if _tag(value) == "E" and len(value) == 3 and isinstance(value[1], list):
+    if tag_of(value) == "E" and len(value) == 3 and isinstance(value[1], list):
         return tuple(name for name in value[1] if isinstance(name, str))
     return ()
 
@@ -86,7 +112,7 @@ def is_lineage(names: tuple[str, ...]) -> bool:
 
 def is_plain(value: Any) -> bool:
     """Whether a trusted encoded value can be compared at all: nothing opaque and no exception in it."""
-    tag = _tag(value)
+    tag = tag_of(value)
     if tag in ("o", "E"):
         return False
     return all(is_plain(child) for child in children(value))
@@ -94,87 +120,97 @@ def is_plain(value: Any) -> bool:
 
 def children(value: Any) -> list[Any]:
     """The encoded values directly inside one; keys and values for a dictionary."""
-    tag = _tag(value)
-    if tag in _SEQUENCES or tag == "S":
+    tag = tag_of(value)
+    if tag in SEQUENCES or tag == "S":
         return list(value[1])
     if tag in ("d", "O"):
         return [child for pair in value[1] for child in pair]
     return []
 
 
-def _tag(value: Any) -> str:
+def tag_of(value: Any) -> str:
+    """What kind of encoded value it is; empty for plain ones."""
     return value[0] if isinstance(value, list) and value and isinstance(value[0], str) else ""
 
 
-def _same(expected: Any, actual: Any) -> bool:
+def _same(expected: Any, actual: Any, work: Work) -> bool:
+    work.visit(actual)
     number = number_of(expected)
     if number is not None:
-        other = number_of(actual, text_max=_room_for(expected))
+        other = number_of(actual, text_max=room_of(len(str(expected))))
         return other is not None and _numbers_equal(number, other)
-    tag = _tag(expected)
+    tag = tag_of(expected)
     if not tag:
         return bool(type(expected) is type(actual) and expected == actual)
-    other_tag = _tag(actual)
+    other_tag = tag_of(actual)
     if tag in ("d", "O"):
         if other_tag not in ("d", "O"):
             return False
-        pairs, others = _pairs(expected), _pairs(actual)
+        pairs, others = pairs_of(expected), pairs_of(actual)
         if tag == other_tag == "O":
-            return _all_same([part for pair in pairs for part in pair], [part for pair in others for part in pair])
-        return _same_pairs(pairs, others)
+            mine, theirs = ([part for pair in both for part in pair] for both in (pairs, others))
+            return _all_same(mine, theirs, work)
+        return _same_pairs(pairs, others, work)
     if tag != other_tag or tag in ("o", "E"):
         return False
-    if tag in _SEQUENCES:
-        return _all_same(_body(expected), _body(actual))
+    if tag in SEQUENCES:
+        return _all_same(body_of(expected), body_of(actual), work)
     if tag == "S":
-        return _same_pairs([(item, None) for item in _body(expected)], [(item, None) for item in _body(actual)])
+        items, others = ([(item, None) for item in body_of(value)] for value in (expected, actual))
+        return _same_pairs(items, others, work)
     if tag == "r":
-        return _range(expected) == _range(actual)
+        return range_of(expected) == range_of(actual)
     return bool(expected == actual)
 
 
-def _all_same(expected: list[Any], actual: list[Any]) -> bool:
-    return len(expected) == len(actual) and all(map(_same, expected, actual))
+def _all_same(expected: list[Any], actual: list[Any], work: Work) -> bool:
+    return len(expected) == len(actual) and all(
+        _same(item, other, work) for item, other in zip(expected, actual, strict=True)
+    )
 
 
-def _same_pairs(expected: list[tuple[Any, Any]], actual: list[tuple[Any, Any]]) -> bool:
+def _same_pairs(expected: list[tuple[Any, Any]], actual: list[tuple[Any, Any]], work: Work) -> bool:
     # Only trusted keys enter a hash table: keys from outside could be chosen to collide.
     if len(expected) != len(actual):
         return False
+    work.spend(len(expected))
     table = {hashable(key): value for key, value in expected}
     for key, value in actual:
         place = hashable(key)
-        if place not in table or not _same(table.pop(place), value):
+        if place not in table or not _same(table.pop(place), value, work):
             return False
     return not table
 
 
-def _body(value: list[Any]) -> list[Any]:
+def body_of(value: list[Any]) -> list[Any]:
+    """What an encoded container holds.
+
+    Raises:
+        MalformedValueError: it is none.
+    """
     if len(value) != 2 or not isinstance(value[1], list):
-        raise MalformedValueError(_tag(value))
+        raise MalformedValueError(tag_of(value))
     return value[1]
 
 
-def _pairs(value: list[Any]) -> list[tuple[Any, Any]]:
-    pairs = _body(value)
+def pairs_of(value: list[Any]) -> list[tuple[Any, Any]]:
+    """What an encoded dictionary holds.
+
+    Raises:
+        MalformedValueError: it is none.
+    """
+    pairs = body_of(value)
     if not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
         raise MalformedValueError("pairs")
     return [(pair[0], pair[1]) for pair in pairs]
 
 
-def _elements(value: Any) -> list[Any] | None:
-    tag = _tag(value)
-    if (tag in _SEQUENCES or tag == "S") and len(value) == 2 and isinstance(value[1], list):
-        return value[1]
-    if tag in ("d", "O"):
-        try:
-            return [key for key, _ in _pairs(value)]
-        except MalformedValueError:
-            return None
-    return list(value) if isinstance(value, str) else None
+def range_of(value: list[Any]) -> range:
+    """An encoded range.
 
-
-def _range(value: list[Any]) -> range:
+    Raises:
+        MalformedValueError: it is none.
+    """
     if len(value) != 4:
         raise MalformedValueError("range")
     parts = [number_of(part) for part in value[1:]]
@@ -183,7 +219,7 @@ def _range(value: list[Any]) -> range:
     return range(*parts)  # type: ignore[arg-type]
 
 
-def number_of(value: Any, *, text_max: int = _NUMBER_TEXT_MAX) -> Number | None:
+def number_of(value: Any, *, text_max: int = NUMBER_TEXT_MAX) -> Number | None:
     """The number that an encoded value stands for, or None for anything else.
 
     Raises:
@@ -191,7 +227,7 @@ def number_of(value: Any, *, text_max: int = _NUMBER_TEXT_MAX) -> Number | None:
     """
     if isinstance(value, (bool, int)):
         return value
-    tag = _tag(value)
+    tag = tag_of(value)
     if tag not in ("i", "f", "j", "D", "Q"):
         return None
     texts = value[1:]
@@ -214,9 +250,9 @@ def number_of(value: Any, *, text_max: int = _NUMBER_TEXT_MAX) -> Number | None:
     raise MalformedValueError(tag)
 
 
-def _room_for(expected: Any) -> int:
-    """How long a number's text may be to be compared with the expected one: long ones are costly."""
-    return max(_ROOM_MIN, 2 * len(str(expected)))
+def room_of(length: int) -> int:
+    """How long a number's text may be to be compared with one of that length: long ones are costly."""
+    return max(_ROOM_MIN, 2 * length)
 
 
 def _fraction(top: Any, bottom: Any) -> Fraction:
@@ -227,10 +263,11 @@ def _fraction(top: Any, bottom: Any) -> Fraction:
 
 
 def _numbers_equal(left: Number, right: Number) -> bool:
-    return (_is_nan(left) and _is_nan(right)) or left == right
+    return (is_nan(left) and is_nan(right)) or left == right
 
 
-def _is_nan(value: Number) -> bool:
+def is_nan(value: Number) -> bool:
+    """Whether it, or a part of it, is not a number."""
     if isinstance(value, Decimal):
         return value.is_nan()
     if isinstance(value, complex):
@@ -253,32 +290,37 @@ def _hashable(value: Any, count: list[int]) -> Hashable:
         raise MalformedValueError("key")
     number = number_of(value)
     if number is not None:
-        return _NAN if _is_nan(number) else number
-    tag = _tag(value)
-    if not tag:
-        return ("plain", value) if value is None or isinstance(value, str) else _unhashable()
+        return NAN if is_nan(number) else number
+    tag = tag_of(value)
     if tag == "t":
-        return (tag, *(_hashable(item, count) for item in _body(value)))
+        return (tag, *(_hashable(item, count) for item in body_of(value)))
     if tag == "S":
-        return (tag, frozenset(_hashable(item, count) for item in _body(value)))
+        return (tag, frozenset(_hashable(item, count) for item in body_of(value)))
+    return plain_key(value)
+
+
+def plain_key(value: Any) -> Hashable:
+    """`hashable` for what is neither number nor container.
+
+    Raises:
+        MalformedValueError: it is one, or equals nothing.
+    """
+    tag = tag_of(value)
+    if not tag and (value is None or isinstance(value, str)):
+        return ("plain", value)
     if tag == "r":
-        span = _range(value)
+        span = range_of(value)
         return (tag, len(span), span.start if span else None, span.step if len(span) > 1 else None)
-    if tag in ("l", "d", "O", "q", "o", "E", "sl"):
-        return _unhashable()
-    if all(isinstance(part, (str, int)) for part in value):
-        return tuple(value)
-    return _unhashable()
+    if not tag or tag in _KEYLESS or not all(isinstance(part, (str, int)) for part in value):
+        raise MalformedValueError("not hashable")
+    return tuple(value)
 
 
-def _unhashable() -> Hashable:
-    raise MalformedValueError("not hashable")
-
-
-def _close(expected: Any, actual: Any, relative: float, absolute: float) -> bool:
+def _close(expected: Any, actual: Any, margins: tuple[float, float], work: Work) -> bool:
+    work.visit(actual)
     number = number_of(expected)
     if number is not None:
-        other = number_of(actual, text_max=_room_for(expected))
+        other = number_of(actual, text_max=room_of(len(str(expected))))
         if other is None or isinstance(number, bool) or isinstance(other, bool):
             return other is not None and _numbers_equal(number, other)
         if _numbers_equal(number, other):
@@ -286,20 +328,19 @@ def _close(expected: Any, actual: Any, relative: float, absolute: float) -> bool
         left, right = complex(number), complex(other)
         if not all(math.isfinite(part) for part in (left.real, left.imag, right.real, right.imag)):
             return False
-        return abs(left - right) <= max(relative * abs(left), absolute)
-    tag = _tag(expected)
-    if tag in _SEQUENCES:
-        if _tag(actual) != tag:
+        return abs(left - right) <= max(margins[0] * abs(left), margins[1])
+    tag = tag_of(expected)
+    if tag in SEQUENCES:
+        if tag_of(actual) != tag:
             return False
-        left_items, right_items = _body(expected), _body(actual)
+        left_items, right_items = body_of(expected), body_of(actual)
         return len(left_items) == len(right_items) and all(
-            _close(left, right, relative, absolute) for left, right in zip(left_items, right_items, strict=True)
+            _close(left, right, margins, work) for left, right in zip(left_items, right_items, strict=True)
         )
-    if tag in ("d", "O") and _tag(actual) in ("d", "O"):
-        table = {hashable(key): item for key, item in _pairs(expected)}
-        others = _pairs(actual)
+    if tag in ("d", "O") and tag_of(actual) in ("d", "O"):
+        table = {hashable(key): item for key, item in pairs_of(expected)}
+        others = pairs_of(actual)
         return len(table) == len(others) and all(
-            (place := hashable(key)) in table and _close(table.pop(place), item, relative, absolute)
-            for key, item in others
+            (place := hashable(key)) in table and _close(table.pop(place), item, margins, work) for key, item in others
         )
-    return _same(expected, actual)
+    return _same(expected, actual, work)

@@ -9,7 +9,8 @@ from typing import Any
 from ropewalk.core.records import Record
 from ropewalk.reward.suite import Emission, TestOutcome
 from ropewalk.reward.values.assertions import Kind
-from ropewalk.reward.values.codec import close, exception_names, is_lineage, number_of, same, same_multiset
+from ropewalk.reward.values.codec import Work, close, exception_names, is_lineage, number_of, same
+from ropewalk.reward.values.multisets import same_multiset
 
 
 class ExpectedValue(Record):
@@ -40,8 +41,12 @@ class ExpectedRecord(Record):
     """In the order in which they run."""
 
 
-def matches(expected: ExpectedValue, actual: Any) -> bool:
-    """Whether a reported value, which may be anything, is the expected one."""
+def matches(expected: ExpectedValue, actual: Any, work: Work | None = None) -> bool:
+    """Whether a reported value, which may be anything, is the expected one.
+
+    Raises:
+        TooMuchWorkError: `work` is used up.
+    """
     if not expected.votes:
         return True
     wanted = json.loads(expected.value)
@@ -51,28 +56,33 @@ def matches(expected: ExpectedValue, actual: Any) -> bool:
         case Kind.IDENTICAL:
             return type(wanted) is type(actual) and bool(wanted == actual)
         case Kind.MULTISET:
-            return same_multiset(wanted, actual)
+            return same_multiset(wanted, actual, work)
         case Kind.SEQUENCE:
-            return _same_sequence(wanted, actual)
+            return _same_sequence(wanted, actual, work)
         case Kind.CLOSE:
-            return close(wanted, actual, relative=expected.tolerance[0], absolute=expected.tolerance[1])
+            return close(wanted, actual, relative=expected.tolerance[0], absolute=expected.tolerance[1], work=work)
         case Kind.RAISES:
             names = exception_names(actual)
             return is_lineage(names) and any(
                 isinstance(kind, list) and kind[:1] == ["T"] and kind[1] in names for kind in wanted[1]
             )
-    return same(wanted, actual)
+    return same(wanted, actual, work)
 
 
-def record_matches(expected: ExpectedTest, actual: TestOutcome) -> bool:
-    """The complete-record rule for one test: it passed, and reported every value, in order, and nothing else."""
+def record_matches(expected: ExpectedTest, actual: TestOutcome, work: Work | None = None) -> bool:
+    """The complete-record rule for one test: it passed, and reported every value, in order, and nothing else.
+
+    Raises:
+        TooMuchWorkError: `work` is used up.
+    """
     return (
         actual.key == expected.key
         and actual.outcome == "passed"
         and len(actual.emissions) == len(expected.values)
         and all(map(_in_place, expected.values, actual.emissions))
         and all(
-            matches(value, emission.value) for value, emission in zip(expected.values, actual.emissions, strict=True)
+            matches(value, emission.value, work)
+            for value, emission in zip(expected.values, actual.emissions, strict=True)
         )
     )
 
@@ -111,7 +121,7 @@ def _in_place(expected: ExpectedValue, emission: Emission) -> bool:
     return (expected.point, expected.occurrence) == (emission.point, emission.occurrence)
 
 
-def _same_sequence(wanted: Any, actual: Any) -> bool:
+def _same_sequence(wanted: Any, actual: Any, work: Work | None) -> bool:
     if not (isinstance(wanted, list) and isinstance(actual, list) and len(wanted) == len(actual) == 2):
-        return same(wanted, actual)
-    return wanted[0] in ("l", "t") and actual[0] in ("l", "t") and same(["l", wanted[1]], ["l", actual[1]])
+        return same(wanted, actual, work)
+    return wanted[0] in ("l", "t") and actual[0] in ("l", "t") and same(["l", wanted[1]], ["l", actual[1]], work)
