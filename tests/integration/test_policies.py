@@ -30,6 +30,7 @@ from ropewalk.rollout.ports import RunWorld
 from ropewalk.rollout.run import RunLoop
 from ropewalk.store.database import Database
 from ropewalk.testing.grading import TENANT, GradedProblem, GradingWorld, grading_world
+from ropewalk.testing.marks import MemoryMarks
 from tests.unit.reward.worlds import grading_root  # noqa: F401
 from tests.unit.rollout.worlds import MemoryRecorder
 
@@ -162,6 +163,7 @@ async def _world(root: Path, folder: Path) -> AsyncIterator[Real]:
             judge=made.grader,
             judge_on=lambda sandboxes: Grader(sandboxes, made.blobs, tenant=TENANT),
             recorder=MemoryRecorder(),
+            marks=MemoryMarks(),
             fleet=open_fleet(),
             tenant=TENANT,
         )

@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 
 import anyio
 import anyio.lowlevel
+import msgspec
 import pytest
 
 from ropewalk.app.costs import cost_of_run
@@ -725,9 +726,11 @@ async def test_a_row_that_somebody_else_moved_stops_the_run(folder: Path) -> Non
     durable = Durable(folder)
     journal = durable.journal()
     row = journal.episodes(begin(durable, journal, tasks=1))[0]
-    journal.played(row.id, record="0" * 64, cause="")
+    played = msgspec.structs.replace(row, state=EpisodeState.PLAYED, record="0" * 64)
+    journal.played(played, mark="first")
     with pytest.raises(IntegrityError, match="as planned any more"):
-        journal.played(row.id, record="1" * 64, cause="")
+        journal.played(msgspec.structs.replace(played, record="1" * 64), mark="second")
+    assert journal.marks(row.run)[row.id] == "first"
     with pytest.raises(IntegrityError, match="as judged any more"):
         journal.sealed(row.run, [row.id], signing_s=0.0)
     assert journal.episode(row.id).record == "0" * 64

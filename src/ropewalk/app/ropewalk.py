@@ -32,6 +32,7 @@ from ropewalk.reward.grader import Grader
 from ropewalk.reward.verdict import Reward
 from ropewalk.rollout import events
 from ropewalk.rollout.begin import begin_run, load_run
+from ropewalk.rollout.marks import PURPOSE
 from ropewalk.rollout.plan import Plan, PolicyName
 from ropewalk.rollout.plan_file import load_plan, plan_from_settings
 from ropewalk.rollout.policies.registry import make_policies
@@ -41,6 +42,7 @@ from ropewalk.sandbox.images import ImageStore
 from ropewalk.sandbox.sandbox import Sandbox
 from ropewalk.sandbox.sandboxes import Sandboxes
 from ropewalk.security.data_classes import Use, check_allowed
+from ropewalk.security.marks import KeyedMarks
 from ropewalk.tasks.reasons import why_nothing
 from ropewalk.tasks.records import BuildEvent
 
@@ -127,6 +129,7 @@ class Ropewalk:
             judge=Grader(machines.sandboxes, custody.blobs, tenant=custody.tenant),
             judge_on=lambda sandboxes: Grader(sandboxes, custody.blobs, tenant=custody.tenant),
             recorder=custody.recorder,
+            marks=KeyedMarks(custody.keys, PURPOSE),
             fleet=machines.fleet,
             tenant=custody.tenant,
             disk_in_memory="disk_in_memory" in machines.declares,
@@ -198,7 +201,7 @@ class Ropewalk:
             UnavailableError: another process works on it.
         """
         world = await self.world()
-        plan, tasks = await in_thread(load_run, world, self.custody.journal, run)
+        plan, tasks, _ = await in_thread(load_run, world, self.custody.journal, run)
         check_policies(plan, self.profile)
         self._check_data(plan, tasks.values())
         return self._start(world, run, plan, observe)

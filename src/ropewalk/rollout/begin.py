@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from ropewalk.core.errors import CallerError
 from ropewalk.core.ids import check_id, new_id
 from ropewalk.core.records import canonical_bytes, digest_bytes
 from ropewalk.interface.task import Task
 from ropewalk.rollout.journal import RunJournal
+from ropewalk.rollout.marks import RowMarks
 from ropewalk.rollout.plan import Plan
 from ropewalk.rollout.ports import RunWorld
 from ropewalk.rollout.rows import EpisodeRow, GroupRow, RunRow, TaskRow
@@ -60,25 +62,34 @@ def begin_run(world: RunWorld, journal: RunJournal, plan: Plan, tasks: Sequence[
                         seed=seed >> (64 - SEED_BITS),
                     )
                 )
-    journal.begin(
-        RunRow(run=run, plan=plan_blob, state="open", created_s=world.clock.now_s()),
-        [
-            TaskRow(run=run, place=place, task=task.id, blob=blob)
-            for place, (task, blob) in enumerate(zip(chosen, task_blobs, strict=True))
-        ],
-        groups,
-        episodes,
-    )
+    row = RunRow(run=run, plan=plan_blob, state="open", created_s=world.clock.now_s())
+    rows = [
+        TaskRow(run=run, place=place, task=task.id, blob=blob)
+        for place, (task, blob) in enumerate(zip(chosen, task_blobs, strict=True))
+    ]
+    mark = RowMarks(world.marks).of_run(row, rows, groups, episodes)
+    journal.begin(row, rows, groups, episodes, mark=mark)
     return run
 
 
-def load_run(world: RunWorld, journal: RunJournal, run: str) -> tuple[Plan, dict[str, Task]]:
-    """A run's plan and its tasks by id, in order.
+class BegunRun(NamedTuple):
+    """What was begun."""
+
+    plan: Plan
+    tasks: dict[str, Task]
+    """By id, in the order of the plan."""
+    plan_blob: str
+    """Digest of the plan as it is stored."""
+
+
+def load_run(world: RunWorld, journal: RunJournal, run: str) -> BegunRun:
+    """A run's plan and its tasks.
 
     Raises:
         CallerError: unknown.
+        IntegrityError: they, or its groups and episodes, are not the ones that were begun.
     """
-    row = journal.run(run)
-    blobs = world.blobs
-    plan = read_record(blobs, row.plan, Plan)
-    return plan, {each.task: read_record(blobs, each.blob, Task) for each in journal.tasks(run)}
+    row, tasks = journal.run(run), journal.tasks(run)
+    RowMarks(world.marks).check_run(journal.mark(run), row, tasks, journal.groups(run), journal.episodes(run))
+    plan = read_record(world.blobs, row.plan, Plan)
+    return BegunRun(plan, {each.task: read_record(world.blobs, each.blob, Task) for each in tasks}, row.plan)

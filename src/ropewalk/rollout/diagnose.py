@@ -9,6 +9,7 @@ from ropewalk.core.outcomes import Termination
 from ropewalk.reward.catalogue import CONTROLS
 from ropewalk.rollout.findings import SUBJECTS_MAX, Finding, FindingKind, Severity
 from ropewalk.rollout.loaded import LoadedEpisode, LoadedRun
+from ropewalk.rollout.marks import NOT_VOUCHED
 from ropewalk.rollout.plan import SETTLED_ENDPOINT
 from ropewalk.rollout.summarise import PASS, summary_of
 
@@ -55,8 +56,8 @@ _FOR_GOOD = frozenset({"budget_sandbox_s", "snapshot_lost"})
 def findings_of(loaded: LoadedRun) -> tuple[Finding, ...]:
     """Findings about a run, worst first; one `healthy` note where there is nothing to find."""
     checks: tuple[Callable[[LoadedRun], Iterator[Finding]], ...] = (
-        _controls, _no_advantage, _unscored, _failures, _refused, _causes, _held_out, _overfitted, _never_changed,
-        _truncated, _difficulty, _slow_stage,
+        _doubted, _controls, _no_advantage, _unscored, _failures, _refused, _causes, _held_out, _overfitted,
+        _never_changed, _truncated, _difficulty, _slow_stage,
     )  # fmt: skip
     found = [finding for check in checks for finding in check(loaded)]
     order = list(Severity)
@@ -128,21 +129,34 @@ def _unscored(loaded: LoadedRun) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+def _doubted(loaded: LoadedRun) -> Iterator[Finding]:
+    doubted = list(dict.fromkeys(failure.episode for failure in loaded.failures if failure.cause == NOT_VOUCHED))
+    if doubted:
+        yield _finding(
+            FindingKind.JOURNAL_CHANGED, Severity.WARNING, doubted,
+            f"Somebody else wrote into the journal while the run was broken off: {len(doubted)} episodes were played "
+            "again, and nothing of what it said was signed.",
+            "find out who can write the state directory; `ropewalk verify` says whether what is signed still holds.",
+            numbers={"episodes": len(doubted)},
+        )  # fmt: skip
+
+
 def _failures(loaded: LoadedRun) -> Iterator[Finding]:
-    if not loaded.failures:
+    failures = [failure for failure in loaded.failures if failure.cause != NOT_VOUCHED]
+    if not failures:
         return
     policy_of = {r.row.id: r.row.policy for r in loaded.episodes}
-    causes = Counter(failure.cause for failure in loaded.failures)
-    attempts = len(loaded.episodes) + len(loaded.failures)
+    causes = Counter(failure.cause for failure in failures)
+    attempts = len(loaded.episodes) + len(failures)
     whose = "The endpoint" if all(map(_of_endpoint, causes)) else "Our side"
     yield _finding(
-        FindingKind.INFRASTRUCTURE, Severity.NOTE, [failure.episode for failure in loaded.failures],
-        f"{whose} failed {len(loaded.failures)} of {attempts} attempts: {_listed(causes)}.",
+        FindingKind.INFRASTRUCTURE, Severity.NOTE, [failure.episode for failure in failures],
+        f"{whose} failed {len(failures)} of {attempts} attempts: {_listed(causes)}.",
         _INFRASTRUCTURE.get(causes.most_common(1)[0][0], "see the log."),
-        numbers={"failures": len(loaded.failures), "attempts": attempts},
+        numbers={"failures": len(failures), "attempts": attempts},
     )  # fmt: skip
     # No policy makes an endpoint fail by what it does to a sandbox.
-    inside = [failure for failure in loaded.failures if not _of_endpoint(failure.cause)]
+    inside = [failure for failure in failures if not _of_endpoint(failure.cause)]
     per_policy = Counter(policy_of.get(failure.episode, "") for failure in inside)
     for policy, count in per_policy.items():
         mine = [r for r in loaded.episodes if r.row.policy == policy]

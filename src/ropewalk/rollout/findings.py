@@ -18,6 +18,8 @@ class FindingKind(StrEnum):
     """Rewards that are None."""
     INFRASTRUCTURE = "infrastructure"
     """Attempts that our side failed, also where a later attempt made up for it."""
+    JOURNAL_CHANGED = "journal_changed"
+    """Episodes that were played again because the journal said of them what no run of ours wrote."""
     TRUNCATED = "truncated"
     NEVER_CHANGED = "never_changed"
     """Episodes that handed in no changed file."""

@@ -27,6 +27,7 @@ from ropewalk.rollout.rows import (
     EPISODES,
     FAILURES,
     GROUPS,
+    MARKS,
     RUNS,
     SCHEMA,
     SNAPSHOTS,
@@ -133,6 +134,22 @@ class RunJournalReads:
         """
         return self._one(EpisodeRow, EPISODES, "id", id)
 
+    def marks(self, run: str) -> dict[str, str]:
+        """The run's marks (`ropewalk.rollout.marks`) by subject: the run, `task_subject`, an episode."""
+        with self._database.read() as connection:
+            rows = connection.execute(select(MARKS).where(MARKS.c.run == run)).all()
+        return {row.subject: row.mark for row in rows}
+
+    def mark(self, subject: str) -> str:
+        """One of them; empty where there is none."""
+        return self.chosen_marks([subject]).get(subject, "")
+
+    def chosen_marks(self, subjects: Collection[str]) -> dict[str, str]:
+        """Those of these subjects that have one."""
+        with self._database.read() as connection:
+            parts = [select(MARKS).where(MARKS.c.subject.in_(part)) for part in _parts(subjects)]
+            return {row.subject: row.mark for part in parts for row in connection.execute(part).all()}
+
     def failures(self, run: str) -> list[FailureRow]:
         """Attempts of the run's episodes that our side failed, oldest first."""
         columns = [column for column in FAILURES.c if column.name != "number"]
@@ -198,7 +215,13 @@ class RunJournal(RunJournalReads):
             yield
 
     def begin(
-        self, run: RunRow, tasks: Iterable[TaskRow], groups: Iterable[GroupRow], episodes: Iterable[EpisodeRow]
+        self,
+        run: RunRow,
+        tasks: Iterable[TaskRow],
+        groups: Iterable[GroupRow],
+        episodes: Iterable[EpisodeRow],
+        *,
+        mark: str,
     ) -> None:
         """Writes down a whole run before anything of it happens."""
         with self._database.write() as connection:
@@ -206,20 +229,20 @@ class RunJournal(RunJournalReads):
             _insert(connection, TASKS, tasks)
             _insert(connection, GROUPS, groups)
             _insert(connection, EPISODES, episodes)
+            _mark(connection, run.run, run.run, mark)
 
     def used(self, *usages: UsageRow) -> None:
         """Counts what was used."""
         with self._database.write() as connection:
             _insert_usages(connection, usages)
 
-    def task_prepared(
-        self, run: str, task: str, *, snapshot: str, snapshot_blob: str, prepare_s: float, used: UsageRow
-    ) -> None:
+    def task_prepared(self, made: TaskRow, *, mark: str, used: UsageRow) -> None:
         """The state that the task's episodes start from is saved and its statement durable."""
-        row = (TASKS.c.run == run) & (TASKS.c.task == task)
-        values = {"snapshot": snapshot, "snapshot_blob": snapshot_blob, "prepare_s": prepare_s, "refusal": ""}
+        row = (TASKS.c.run == made.run) & (TASKS.c.task == made.task)
+        names = ("snapshot", "snapshot_blob", "prepare_s", "refusal")
         with self._database.write() as connection:
-            connection.execute(update(TASKS).where(row).values(values))
+            connection.execute(update(TASKS).where(row).values({name: getattr(made, name) for name in names}))
+            _mark(connection, made.run, task_subject(made.run, made.task), mark)
             _insert_usages(connection, [used])
 
     def task_refused(self, run: str, task: str, cause: str) -> None:
@@ -236,15 +259,25 @@ class RunJournal(RunJournalReads):
                 update(EPISODES).where(EPISODES.c.id == failure.episode).values(attempt=next_attempt)
             )  # fmt: skip
 
-    def played(self, episode: str, *, record: str, cause: str) -> None:
-        """The episode's record is stored. `cause`: why it cannot be scored; empty where it can."""
-        self._move(episode, EpisodeState.PLANNED, EpisodeState.PLAYED, {"record": record, "cause": cause})
+    def played(self, row: EpisodeRow, *, mark: str) -> None:
+        """The record of the row's episode is stored. `cause`: why it cannot be scored; empty where it can."""
+        self._move(row, EpisodeState.PLANNED, ("record", "cause"), mark=mark)
 
-    def judged(self, row: EpisodeRow, *, used: UsageRow | None = None) -> None:
+    def judged(self, row: EpisodeRow, *, mark: str, used: UsageRow | None = None) -> None:
         """Verdict and reward of a row whose episode was played are stored. `used`: what the grading took."""
         names = ("verdict", "reward", "reward_id", "value", "cause", "judging_started_s", "judged_s")
-        values = {name: getattr(row, name) for name in names}
-        self._move(row.id, EpisodeState.PLAYED, EpisodeState.JUDGED, values, used=used)
+        self._move(row, EpisodeState.PLAYED, names, mark=mark, used=used)
+
+    def not_vouched(self, failures: Iterable[FailureRow]) -> None:
+        """What the rows of these episodes say beyond the plan is not believed: they are as if never played."""
+        blank = dict.fromkeys(("record", "verdict", "reward", "reward_id", "value", "judging_started_s", "judged_s"))
+        with self._database.write() as connection:
+            for failure in failures:
+                row = (EPISODES.c.id == failure.episode) & (EPISODES.c.state != EpisodeState.SEALED)
+                values = {**blank, "cause": "", "state": EpisodeState.PLANNED}
+                connection.execute(update(EPISODES).where(row).values(values))
+                connection.execute(delete(MARKS).where(MARKS.c.subject == failure.episode))
+                _insert(connection, FAILURES, [failure])
 
     def sealed(self, run: str, episodes: Iterable[str], *, signing_s: float) -> None:
         """From now on their rewards are visible: call it once their statements are durable."""
@@ -281,23 +314,33 @@ class RunJournal(RunJournalReads):
         self._write(delete(SNAPSHOTS).where(SNAPSHOTS.c.snapshot == snapshot))
 
     def _move(
-        self, episode: str, before: EpisodeState, after: EpisodeState, values: dict[str, Any],
-        *, used: UsageRow | None = None,
-    ) -> None:  # fmt: skip
-        row = (EPISODES.c.id == episode) & (EPISODES.c.state == before)
+        self, made: EpisodeRow, before: EpisodeState, names: Iterable[str], *, mark: str, used: UsageRow | None = None
+    ) -> None:
+        row = (EPISODES.c.id == made.id) & (EPISODES.c.state == before)
+        values = {name: getattr(made, name) for name in names}
         with self._database.write() as connection:
-            moved = connection.execute(update(EPISODES).where(row).values(state=after, **values)).rowcount
-            if moved == 1 and used:
-                _insert_usages(connection, [used])
-        if moved != 1:
-            raise IntegrityError(
-                f"The journal does not have {episode} as {before} any more.",
-                next_step="somebody else changed it; see `ropewalk verify`.",
-            )
+            moved = connection.execute(update(EPISODES).where(row).values(state=made.state, **values)).rowcount
+            _mark(connection, made.run, made.id, mark)
+            _insert_usages(connection, [used] if used else [])
+            if moved != 1:
+                raise IntegrityError(
+                    f"The journal does not have {made.id} as {before} any more.",
+                    next_step="somebody else changed it; see `ropewalk verify`.",
+                )
 
     def _write(self, statement: Any) -> None:
         with self._database.write() as connection:
             connection.execute(statement)
+
+
+def task_subject(run: str, task: str) -> str:
+    """Under which name a task's mark is kept."""
+    return f"{run}/{task}"
+
+
+def _mark(connection: Connection, run: str, subject: str, mark: str) -> None:
+    connection.execute(delete(MARKS).where(MARKS.c.subject == subject))
+    connection.execute(insert(MARKS).values(subject=subject, run=run, mark=mark))
 
 
 def _insert(connection: Connection, table: Table, records: Iterable[Record]) -> None:

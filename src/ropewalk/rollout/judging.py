@@ -17,9 +17,10 @@ from ropewalk.reward.bundle import Bundle
 from ropewalk.reward.verdict import Reward, Verdict, VerdictStatus
 from ropewalk.rollout.episodes.play import Trouble
 from ropewalk.rollout.journal import RunJournal
+from ropewalk.rollout.marks import RowMarks
 from ropewalk.rollout.metering import Meter, metered
 from ropewalk.rollout.ports import RunWorld
-from ropewalk.rollout.rows import EpisodeRow, UsageRow
+from ropewalk.rollout.rows import EpisodeRow, EpisodeState, UsageRow
 from ropewalk.rollout.threads import in_thread
 
 RETRY_PAUSE_S = 0.2
@@ -44,7 +45,7 @@ class Judging:
     async def judge(
         self, row: EpisodeRow, task: Task, record: EpisodeRecord, bundle: Bundle | None, trouble: Trouble | None
     ) -> Verdict:
-        """Stores the verdict and the reward, and returns the verdict."""
+        """Stores the verdict and the reward of a row as it was played, and returns the verdict."""
         started_s = self._world.clock.now_s()
         used: UsageRow | None = None
         if record.termination.ours:
@@ -66,20 +67,19 @@ class Judging:
             truncated=record.truncated,
         )
         stored = await in_thread(self._world.blobs.put_many, [canonical_bytes(verdict), canonical_bytes(reward)])
-        await in_thread(
-            self._journal.judged,
-            msgspec.structs.replace(
-                row,
-                verdict=stored[0],
-                reward=stored[1],
-                reward_id=reward.id,
-                value=value,
-                cause=verdict.cause,
-                judging_started_s=started_s,
-                judged_s=self._world.clock.now_s(),
-            ),
-            used=used,
+        judged = msgspec.structs.replace(
+            row,
+            state=EpisodeState.JUDGED,
+            verdict=stored[0],
+            reward=stored[1],
+            reward_id=reward.id,
+            value=value,
+            cause=verdict.cause,
+            judging_started_s=started_s,
+            judged_s=self._world.clock.now_s(),
         )
+        mark = RowMarks(self._world.marks).of_episode(judged)
+        await in_thread(self._journal.judged, judged, mark=mark, used=used)
         return verdict
 
     async def _grade(self, row: EpisodeRow, task: Task, bundle: Bundle | None) -> tuple[Verdict, UsageRow | None]:

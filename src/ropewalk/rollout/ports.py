@@ -21,6 +21,7 @@ from ropewalk.reward.bundle import Bundle
 from ropewalk.reward.ports import GradingSandbox, ListedPath
 from ropewalk.reward.verdict import Verdict
 from ropewalk.sandbox.contract import SandboxSpec, SandboxStats, SnapshotRecord
+from ropewalk.security.marks import Marks
 from ropewalk.store.contract import Blobs
 
 
@@ -95,6 +96,8 @@ class RunWorld:
     blobs: Blobs
     judge: Judge
     recorder: Recorder
+    marks: Marks
+    """For `ropewalk.rollout.marks.PURPOSE`."""
     fleet: Fleet
     tenant: str
     clock: Clock = field(default_factory=SystemClock)

@@ -62,6 +62,9 @@ USAGES: Final = Table(
     Column("number", Integer, primary_key=True, autoincrement=True), _text("run", index=True), _text("task"),
     _text("episode"), _text("stage"), _text("usage"),
 )  # fmt: skip
+MARKS: Final = Table(
+    "rollout_marks", metadata, _text("subject", primary_key=True), _text("run", index=True), _text("mark")
+)  # fmt: skip
 SCHEMA: Final = Schema(
     "rollout",
     [
@@ -71,6 +74,7 @@ SCHEMA: Final = Schema(
             sql=("CREATE INDEX ix_rollout_episodes_group_id ON rollout_episodes (group_id)",
                  "CREATE INDEX ix_rollout_episodes_task ON rollout_episodes (task)"),
         ),
+        Migration(3, "marks of what a resumed run goes on from", tables=(MARKS,)),
     ],
 )  # fmt: skip
 
@@ -169,7 +173,7 @@ class FailureRow(Record):
     episode: str
     attempt: int
     stage: str
-    """`play` or `grade`."""
+    """`play` or `grade`; `resume` where what the journal said of it was not believed."""
     cause: str
     detail: str
     at_s: float

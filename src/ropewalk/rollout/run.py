@@ -13,6 +13,7 @@ from typing import Any
 
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from msgspec.structs import replace
 
 from ropewalk.core.errors import CallerError, UnavailableError
 from ropewalk.core.records import canonical_bytes
@@ -27,8 +28,9 @@ from ropewalk.rollout.episodes.clean import clean_text
 from ropewalk.rollout.episodes.materials import Materials, make_ready
 from ropewalk.rollout.episodes.play import Attempt, Played, Trouble
 from ropewalk.rollout.episodes.shelf import Shelf, ready, scratch
-from ropewalk.rollout.journal import RunJournal
+from ropewalk.rollout.journal import RunJournal, task_subject
 from ropewalk.rollout.judging import RETRY_PAUSE_S, Judging
+from ropewalk.rollout.marks import NOT_VOUCHED, RowMarks
 from ropewalk.rollout.metering import Meter, metered
 from ropewalk.rollout.plan import SETTLED_ENDPOINT, Plan
 from ropewalk.rollout.policies.contract import Policy, PolicyFailedError, SupportsSpending
@@ -62,9 +64,10 @@ class RunLoop:
         self._plan: Plan
         self._tasks: dict[str, Task]
         self._judging: Judging
+        self._sealer: Sealer
         self._materials = Materials(world)
         self._shelf = Shelf(world.sandboxes, journal)
-        self._sealer = Sealer(world, journal, run, observe)
+        self._marks = RowMarks(world.marks)
         self._fatal: Exception | None = None
         self._scope = anyio.CancelScope()
         self._meter = Meter(world.clock)
@@ -105,7 +108,9 @@ class RunLoop:
             return await in_thread(self._journal.run, self._run)
 
     async def _load_run(self) -> None:
-        self._plan, self._tasks = await in_thread(load_run, self._world, self._journal, self._run)
+        begun = await in_thread(load_run, self._world, self._journal, self._run)
+        self._plan, self._tasks = begun.plan, begun.tasks
+        self._sealer = Sealer(self._world, self._journal, begun, self._run, self._observe)
         self._judging = Judging(
             self._world, self._journal, attempts_max=self._plan.run.attempts_max, on_failure=self._failed,
             meter=self._meter,
@@ -137,7 +142,7 @@ class RunLoop:
 
     async def _feed(self, work: MemoryObjectSendStream[EpisodeRow], judged: MemoryObjectSendStream[str]) -> None:
         async with work:
-            rows = await in_thread(self._journal.episodes, self._run)
+            rows = await in_thread(self._believable)
             await in_thread(self._count_spent, rows)
             for row in rows:
                 if row.state is EpisodeState.JUDGED:
@@ -154,7 +159,9 @@ class RunLoop:
     async def _ready(self, row: TaskRow, episodes: list[EpisodeRow]) -> bool:
         """Whether the task has a saved state to fork. Makes one if not; refuses its groups if that fails."""
         task = self._tasks[row.task]
-        if row.snapshot and self._shelf.exists(row.snapshot):
+        mark = await in_thread(self._journal.mark, task_subject(row.run, row.task))
+        known = row.snapshot or "" if self._marks.vouches_for_task(mark, row) else ""
+        if known and self._shelf.exists(known):
             return True
         cause, detail, meter = "", "", self._meter.part()
         for attempt in range(1, self._plan.run.attempts_max + 1):
@@ -165,9 +172,9 @@ class RunLoop:
                 async with self._world.placed(task):
                     world = metered(self._world, meter)
                     snapshot = await make_ready(world, task, self._shelf, ready(self._run, task.id))
-                if row.snapshot and snapshot.id != row.snapshot and any(e.record for e in episodes):
+                if snapshot.id != known and any(e.record for e in episodes):
                     # The group's first episodes began from a state that is lost and cannot be made again.
-                    cause, detail = "snapshot_lost", f"{row.snapshot} is gone"
+                    cause, detail = "snapshot_lost", f"{known or 'what they began from'} is gone"
                     break
                 await self._task_ready(row, task, snapshot, started_s, self._prepared(task, meter))
                 duration_s = self._world.clock.monotonic_s() - started
@@ -198,9 +205,9 @@ class RunLoop:
         def note() -> None:
             blob = self._world.blobs.put(canonical_bytes(snapshot))
             self._world.recorder.record((draft,))
-            self._journal.task_prepared(
-                self._run, task.id, snapshot=snapshot.id, snapshot_blob=blob, prepare_s=ended_s - started_s, used=used
-            )
+            prepare_s = ended_s - started_s
+            made = replace(row, snapshot=snapshot.id, snapshot_blob=blob, prepare_s=prepare_s, refusal="")
+            self._journal.task_prepared(made, mark=self._marks.of_task(made), used=used)
 
         await in_thread(note)
 
@@ -238,7 +245,7 @@ class RunLoop:
         if row.state is EpisodeState.PLANNED:
             played = await self._play(row, task)
             record, bundle, trouble = played.record, played.bundle, played.trouble
-            await in_thread(self._store_played, row, record, trouble)
+            row = await in_thread(self._store_played, row, record, trouble)
         else:
             blobs = self._world.blobs
             record = await in_thread(read_record, blobs, row.record or "", EpisodeRecord)
@@ -259,12 +266,14 @@ class RunLoop:
             )
         )
 
-    def _store_played(self, row: EpisodeRow, record: EpisodeRecord, trouble: Trouble | None) -> None:
+    def _store_played(self, row: EpisodeRow, record: EpisodeRecord, trouble: Trouble | None) -> EpisodeRow:
         blob = self._world.blobs.put(canonical_bytes(record))
-        self._journal.played(row.id, record=blob, cause=trouble.cause if trouble else "")
+        row = replace(row, state=EpisodeState.PLAYED, record=blob, cause=trouble.cause if trouble else "")
+        self._journal.played(row, mark=self._marks.of_episode(row))
+        return row
 
     async def _play(self, row: EpisodeRow, task: Task) -> Played:
-        snapshot = (await in_thread(self._journal.task, self._run, task.id)).snapshot or ""
+        snapshot = (await in_thread(self._sealer.ready_task, task.id)).snapshot or ""
         attempt = row.attempt
         while True:
             self._observe(
@@ -340,7 +349,7 @@ class RunLoop:
                         batch.append(judged.receive_nowait())
                 except (anyio.WouldBlock, anyio.EndOfStream):
                     pass
-                await self._sealer.seal(tuple(batch), self._tasks)
+                await self._sealer.seal(tuple(batch))
 
     # Begin and end
 
@@ -394,6 +403,39 @@ class RunLoop:
         if self._plan.run.keep_failed:
             needed |= {row.task for row in rows if row.value != 1.0}
         await self._shelf.release(*(ready(self._run, task) for task in self._tasks if task not in needed))
+
+    def _believable(self) -> list[EpisodeRow]:
+        """The episodes. What one's row, or its task's, says of it and we never wrote is forgotten, noted, and played
+        again."""
+        rows, marks = self._journal.episodes(self._run), self._journal.marks(self._run)
+        vouched = {
+            row.task
+            for row in self._journal.tasks(self._run)
+            if self._marks.vouches_for_task(marks.get(task_subject(row.run, row.task), ""), row)
+        }
+        doubtful = [
+            row
+            for row in rows
+            if row.state is not EpisodeState.SEALED
+            and (row.record or row.state is not EpisodeState.PLANNED)
+            and not (row.task in vouched and self._marks.vouches_for_episode(marks.get(row.id, ""), row))
+        ]
+        if not doubtful:
+            return rows
+        detail = "its row in the journal is not what was written: it is played again"
+        at_s = self._world.clock.now_s()
+        self._journal.not_vouched(
+            FailureRow(run=self._run, episode=row.id, attempt=row.attempt, stage="resume", cause=NOT_VOUCHED,
+                       detail=detail, at_s=at_s)
+            for row in doubtful
+        )  # fmt: skip
+        for row in doubtful:
+            self._observe(
+                events.EpisodeRetried(
+                    run=self._run, episode=row.id, attempt=row.attempt, cause=NOT_VOUCHED, detail=detail
+                )
+            )
+        return self._journal.episodes(self._run)
 
     def _count_spent(self, rows: list[EpisodeRow]) -> None:
         """What was used before a resume counts towards the run's budgets, also where nothing came of it."""

@@ -37,6 +37,10 @@ class Signer(Protocol):
         """
         ...
 
+    def secret(self, purpose: str) -> bytes:
+        """32 bytes that follow from the private keys, always the same for a purpose, and say nothing about them."""
+        ...
+
 
 class Keys(Protocol):
     """The key pair sets of one installation: at most one is active, none is ever forgotten. Thread-safe.
@@ -64,6 +68,17 @@ class Keys(Protocol):
 
         Raises:
             CallerError: there is none yet.
+            DeniedError: others may read the keys.
+            IntegrityError: what is stored is damaged.
+        """
+        ...
+
+    def signer(self, pair_id: str) -> Signer:
+        """The signer of a pair that is active, or was and is not revoked and guarded just as the active one is: whoever
+        can write where the keys lie, and no more, cannot have made it.
+
+        Raises:
+            CallerError: there is no such pair.
             DeniedError: others may read the keys.
             IntegrityError: what is stored is damaged.
         """

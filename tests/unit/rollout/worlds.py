@@ -33,6 +33,7 @@ from ropewalk.rollout.ports import RunWorld
 from ropewalk.rollout.threads import in_thread
 from ropewalk.sandbox.contract import SandboxGoneError, SandboxSpec, SandboxStats, SnapshotRecord
 from ropewalk.store.database import Database
+from ropewalk.testing.marks import MemoryMarks
 
 WORKDIR = "/work"
 BROKEN = b"def double(x):\n    return x + 2\n"
@@ -296,6 +297,7 @@ class Durable:
     blobs: MemoryBlobs = field(default_factory=MemoryBlobs)
     recorder: MemoryRecorder = field(default_factory=MemoryRecorder)
     snapshots: dict[str, Saved] = field(default_factory=dict)
+    marks: MemoryMarks = field(default_factory=MemoryMarks)
 
     def world(self) -> RunWorld:
         """A world as a fresh process finds it."""
@@ -304,6 +306,7 @@ class Durable:
             blobs=self.blobs,  # type: ignore[arg-type]
             judge=MemoryJudge(self.blobs),
             recorder=self.recorder,
+            marks=self.marks,
             fleet=LocalFleet(LocalFleetConfig(), machine=Machine(cpus=4.0, memory_bytes=1 << 33, notes=())),
             tenant="tests",
         )

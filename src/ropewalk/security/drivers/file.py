@@ -19,6 +19,8 @@ from typing import Literal
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.mldsa import MLDSA65PrivateKey
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
@@ -76,6 +78,11 @@ class FileSigner:
         """Both signatures; ML-DSA's is hedged, so that equal messages give different bytes."""
         return PairSignature(ed25519=self._ed25519.sign(message), ml_dsa_65=self._ml_dsa_65.sign(message))
 
+    def secret(self, purpose: str) -> bytes:
+        """HKDF-SHA-256 (RFC 5869) of the Ed25519 seed; that key's own use of it is another hash."""
+        derive = HKDF(algorithm=SHA256(), length=32, salt=None, info=b"ropewalk/secret/v1/" + purpose.encode())
+        return derive.derive(self._ed25519.private_bytes_raw())
+
 
 class FileKeys:
     """See `security.contract.Keys`.
@@ -118,11 +125,23 @@ class FileKeys:
     def active(self) -> Signer:
         """See `Keys.active`. Costs one `stat` where nothing changed."""
         with self._lock:
-            stored = self._active_of(self._load())
-            pair_id = stored.pair.id
-            if pair_id not in self._signers or self._signers[pair_id].pair != stored.pair:
-                self._signers[pair_id] = self._open(stored)
-            return self._signers[pair_id]
+            return self._signer_of(self._active_of(self._load()))
+
+    def signer(self, pair_id: str) -> Signer:
+        """See `Keys.signer`. Guarded alike: by the same passphrase reference, or none."""
+        with self._lock:
+            state = self._load()
+            reference = self._active_of(state).passphrase
+            for stored in state.pairs:
+                if stored.pair.id == pair_id and not stored.pair.revoked and stored.passphrase == reference:
+                    return self._signer_of(stored)
+        raise CallerError(f"There is no key pair {pair_id[:80]!r} to be believed.")
+
+    def _signer_of(self, stored: StoredPair) -> FileSigner:
+        pair_id = stored.pair.id
+        if pair_id not in self._signers or self._signers[pair_id].pair != stored.pair:
+            self._signers[pair_id] = self._open(stored)
+        return self._signers[pair_id]
 
     def rotate(self, *, at_index: int) -> PublicPair:
         """See `Keys.rotate`."""
