@@ -29,6 +29,7 @@ from ropewalk.tasks.requirements import wheel_layer
 from ropewalk.tasks.tree import SourceTree, make_tree
 from ropewalk.tasks.worlds import TEST_ENV
 from ropewalk.testing.grading import GradingWorld, grading_world
+from ropewalk.testing.marks import MemoryMarks
 from tests.unit.tasks.test_requirements import make_wheel
 
 OLD = '''"""Yarn."""
@@ -179,6 +180,9 @@ async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Gradi
         pytest.skip(f"no sandboxes on this machine: {error}")
 
 
+MARKS = MemoryMarks()
+
+
 def shop(
     world: GradingWorld, folder: Path, *trees: SourceTree, wheels: tuple[str, ...] = (), parallel: int = 2
 ) -> Workshop:
@@ -192,7 +196,7 @@ def shop(
         sandboxes=world.sandboxes, blobs=world.blobs, layers=world.layers,
         image=world.sandboxes.images.get(world.image),  # type: ignore[attr-defined]
         trees=lambda release: by_raw[release.raw], folder=folder, wheels=wheels,
-        parallel=parallel,
+        parallel=parallel, marks=MARKS,
     )  # fmt: skip
 
 

@@ -26,6 +26,7 @@ from ropewalk.lake.sources import PypiSource, parse_source
 from ropewalk.rollout.plan import SourcePlan, TasksPlan
 from ropewalk.security.data_classes import Use, check_allowed
 from ropewalk.tasks.builder import TaskBuilder, Workshop, adjacent
+from ropewalk.tasks.journal import PURPOSE
 from ropewalk.tasks.pins import load_pins
 from ropewalk.tasks.records import BuildEvent, BuildPlan, MutantPlan, PairPlan, ReleaseRef, TaskRecord, YieldReport
 from ropewalk.tasks.requirements import WheelLayer, read_requirements, wheel_layer
@@ -213,6 +214,7 @@ async def build_tasks(
         image=image,
         trees=LakeTrees(custody.lake, custody.tenant),
         folder=custody.layout.tasks,
+        marks=await anyio.to_thread.run_sync(custody.marks, PURPOSE),
         wheels=wheels.layers,
         parallel=(os.cpu_count() or 1) + 1,  # while one of them waits for us, the others keep the cores busy
     )

@@ -37,6 +37,7 @@ from ropewalk.rollout.journal import RunJournal
 from ropewalk.rollout.loaded import read_episodes
 from ropewalk.security.contract import Keys
 from ropewalk.security.drivers import DRIVERS as KEY_DRIVERS
+from ropewalk.security.marks import KeyedMarks
 from ropewalk.security.tenants import check_tenant
 from ropewalk.security.trust import PublicPair, export_trust_root
 from ropewalk.store.blobs import open_blobs
@@ -120,6 +121,11 @@ class Custody:
         """Signs and logs. The first use makes keys where there are none."""
         self.keys.create()
         return LogRecorder(self.log, self.lineage)
+
+    def marks(self, purpose: str) -> KeyedMarks:
+        """For what goes on from what it stored. The first use makes keys where there are none."""
+        self.keys.create()
+        return KeyedMarks(self.keys, purpose)
 
     def ingest(
         self, source: str, *, terms: Terms, versions: Sequence[str] = (), message: str = "", **settings: Any

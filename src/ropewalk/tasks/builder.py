@@ -16,6 +16,7 @@ from ropewalk.core.errors import CallerError, DeniedError, IntegrityError, Ropew
 from ropewalk.interface.task import TaskKind
 from ropewalk.reward.grader import Grader
 from ropewalk.reward.ports import GradingSandboxes
+from ropewalk.security.marks import Marks
 from ropewalk.store.contract import Blobs
 from ropewalk.tasks.assembly import Assembly
 from ropewalk.tasks.bench import Bench, BuildWorld
@@ -70,6 +71,7 @@ class Workshop:
         image: of all sandboxes.
         trees: opens a release out of the lake (`tasks.sources.LakeTrees`).
         folder: for baselines, progress and scan indexes: `<state>/tasks`.
+        marks: for `tasks.journal.PURPOSE`.
         wheels: layers of requirements.
         parallel: sandboxes that work at the same time.
     """
@@ -80,6 +82,7 @@ class Workshop:
     image: ImageLike
     trees: Trees
     folder: Path
+    marks: Marks
     wheels: tuple[str, ...] = ()
     parallel: int = 2
     clock: Clock = field(default_factory=SystemClock)
@@ -130,7 +133,7 @@ class _Run:
         assembly = Assembly(bench, grader, Scanner(shop.layers, shop.folder / "indexes"), seed=plan.seed)
         self._releases = ReleaseBuilder(bench, assembly, seed=plan.seed)
         self._mutants = MutantBuilder(bench, assembly, seed=plan.seed)
-        self._journal = BuildJournal(shop.folder, plan, image=shop.image.digest, wheels=shop.wheels)
+        self._journal = BuildJournal(shop.folder, plan, image=shop.image.digest, marks=shop.marks, wheels=shop.wheels)
         self._trees: dict[str, SourceTree] = {}
         self._results: dict[int, SourceYield] = {}
         self._budget = Budget(plan.tasks_max)

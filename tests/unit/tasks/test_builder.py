@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ import msgspec
 import pytest
 
 from ropewalk.core.errors import CallerError, IntegrityError, UnavailableError
-from ropewalk.core.records import digest
+from ropewalk.core.records import canonical_bytes, digest
 from ropewalk.interface.task import Task, TaskKind, TaskOrigin
 from ropewalk.provenance.statement import Activity
 from ropewalk.tasks import builder
@@ -28,6 +29,7 @@ from ropewalk.tasks.records import (
 )
 from ropewalk.tasks.statements import task_statements
 from ropewalk.tasks.tree import SourceTree, make_tree
+from ropewalk.testing.marks import MemoryMarks
 
 
 def ref(version: str, name: str = "pkg") -> ReleaseRef:
@@ -109,7 +111,12 @@ def shop(folder: Path, trees: Any = None) -> Workshop:
         return make_tree({"pkg.py": b"", "test_pkg.py": b""}, distribution="pkg", version=release.version)
 
     nothing: Any = None
-    return Workshop(sandboxes=nothing, blobs=nothing, layers=nothing, image=Image(), trees=trees or tree, folder=folder)
+    return Workshop(
+        sandboxes=nothing, blobs=nothing, layers=nothing, image=Image(), trees=trees or tree, folder=folder, marks=MARKS
+    )
+
+
+MARKS = MemoryMarks()
 
 
 PAIRS = adjacent([ref("1"), ref("2"), ref("3"), ref("4")])
@@ -200,12 +207,37 @@ async def test_a_damaged_entry_of_the_journal_is_built_again(fake: Fake, tmp_pat
 def test_entries_belong_to_one_plan_and_one_step(tmp_path: Path) -> None:
     plan = BuildPlan(pairs=PAIRS, tenant="t")
     result = SourceYield(name="x", kind=TaskKind.RELEASE, distribution="pkg")
-    BuildJournal(tmp_path, plan, image="image").store(PAIRS[0], result)
-    assert BuildJournal(tmp_path, plan, image="image").load(PAIRS[0]) == result
-    assert BuildJournal(tmp_path, plan, image="image").load(PAIRS[1]) is None
-    assert BuildJournal(tmp_path, plan, image="another image").load(PAIRS[0]) is None
-    assert BuildJournal(tmp_path, plan, image="image", wheels=("w" * 64,)).load(PAIRS[0]) is None
-    assert BuildJournal(tmp_path, BuildPlan(pairs=PAIRS, tenant="t", seed=1), image="image").load(PAIRS[0]) is None
+
+    def journal(plan: BuildPlan = plan, image: str = "image", **fields: Any) -> BuildJournal:
+        return BuildJournal(tmp_path, plan, **{"image": image, "marks": MARKS, **fields})
+
+    journal().store(PAIRS[0], result)
+    assert journal().load(PAIRS[0]) == result
+    assert journal().load(PAIRS[1]) is None
+    assert journal(image="another image").load(PAIRS[0]) is None
+    assert journal(wheels=("w" * 64,)).load(PAIRS[0]) is None
+    assert journal(BuildPlan(pairs=PAIRS, tenant="t", seed=1)).load(PAIRS[0]) is None
+    assert journal(marks=MemoryMarks()).load(PAIRS[0]) is None
+
+
+@pytest.mark.parametrize("how", ["another result", "another step's", "no mark"])
+async def test_what_others_wrote_into_the_journal_is_built_again(fake: Fake, tmp_path: Path, how: str) -> None:
+    """Its tasks would be signed as admitted."""
+    plan = BuildPlan(pairs=PAIRS[:2], tenant="t")
+    await TaskBuilder(shop(tmp_path)).build(plan)
+    first, second = sorted((tmp_path / "builds").rglob("*.json"))
+    entry, other = (json.loads(path.read_bytes()) for path in (first, second))
+    if how == "another result":
+        entry["result"]["tests"] = 99
+    elif how == "no mark":
+        del entry["mark"]
+    else:
+        entry |= {"result": other["result"], "mark": other["mark"]}
+    first.write_bytes(canonical_bytes(entry))
+    built = len(fake.built)
+    report = await TaskBuilder(shop(tmp_path)).build(plan)
+    assert len(fake.built) == built + 1
+    assert 99 not in [source.tests for source in report.sources]
 
 
 def test_progress_counts_reasons() -> None:
