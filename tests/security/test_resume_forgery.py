@@ -302,3 +302,11 @@ async def test_a_change_while_it_runs_is_not_signed_either(world: World, forge: 
     assert 1.0 not in world.values and None not in world.values
     await world.work()
     assert world.values == [0.0] * 4
+
+
+async def test_another_state_under_the_same_id_is_not_forked(world: World) -> None:
+    await world.break_off()
+    for saved in world.durable.snapshots.values():
+        saved.record = msgspec.structs.replace(saved.record, layers=("f" * 64,))
+    with pytest.raises(IntegrityError, match="is not the state that was saved"):
+        await world.work()

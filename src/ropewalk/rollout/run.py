@@ -161,8 +161,10 @@ class RunLoop:
         task = self._tasks[row.task]
         mark = await in_thread(self._journal.mark, task_subject(row.run, row.task))
         known = row.snapshot or "" if self._marks.vouches_for_task(mark, row) else ""
-        if known and self._shelf.exists(known):
-            return True
+        if known:
+            saved = await in_thread(read_record, self._world.blobs, row.snapshot_blob or "", SnapshotRecord)
+            if self._shelf.exists(saved):
+                return True
         cause, detail, meter = "", "", self._meter.part()
         for attempt in range(1, self._plan.run.attempts_max + 1):
             if attempt > 1:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import anyio
 
-from ropewalk.core.errors import CallerError, UnavailableError
+from ropewalk.core.errors import CallerError, IntegrityError, UnavailableError
 from ropewalk.rollout.journal import RunJournal
 from ropewalk.rollout.ports import EpisodeSandbox, EpisodeSandboxes, SavedState
 from ropewalk.rollout.threads import in_thread
+from ropewalk.sandbox.contract import SnapshotRecord
 
 
 class Shelf:
@@ -49,13 +50,28 @@ class Shelf:
                 # Last, so that a crash on the way leaves a note of what is still to be dropped.
                 await in_thread(self._journal.release, owner)
 
-    def exists(self, snapshot: str) -> bool:
-        """Whether it can be forked."""
+    def exists(self, saved: SnapshotRecord) -> bool:
+        """Whether it can be forked.
+
+        Raises:
+            IntegrityError: what lies there under its id is another state.
+        """
         try:
-            self._sandboxes.snapshot(snapshot)
+            found = self._sandboxes.snapshot(saved.id).record
         except CallerError:
             return False
+        if _state(found) != _state(saved):
+            raise IntegrityError(
+                f"{saved.id} is not the state that was saved under this id.",
+                next_step="find out who changes the state directory, then drop it: `ropewalk snapshot rm`.",
+            )
         return True
+
+
+def _state(record: SnapshotRecord) -> tuple[object, ...]:
+    """What forks are made of; labels and times are whoever saved it first's."""
+    spec = record.spec
+    return (record.driver, record.tenant, record.layers, record.memory, spec.image, spec.layers, spec.workdir, spec.env)
 
 
 def scratch(episode: str) -> str:
