@@ -14,7 +14,6 @@ from ropewalk.core.errors import CallerError
 from ropewalk.core.records import Record, canonical_bytes
 from ropewalk.interface.task import FileSet
 from ropewalk.reward.bundle import write_files
-from ropewalk.reward.globs import matches_any
 from ropewalk.reward.ports import GradingSandbox, GradingSandboxes
 from ropewalk.reward.spec import GraderLimits, GraderSpec
 from ropewalk.reward.suite import Emission, SuitePlan, SuiteRecord, SuiteRunner, TestOutcome, probe_files
@@ -32,8 +31,9 @@ from ropewalk.reward.values.expected import (
 )
 from ropewalk.reward.values.instrument import Instrumented, instrument
 from ropewalk.reward.values.lenient import lenient
-from ropewalk.reward.values.literals import seen_in
-from ropewalk.reward.values.visible import seen_among
+from ropewalk.reward.values.literals import seen_in_files
+from ropewalk.reward.values.visible import Visible, seen_among
+from ropewalk.reward.values.watched import watched
 from ropewalk.sandbox.contract import SandboxSpec
 from ropewalk.store.contract import Blobs
 from ropewalk.store.records import read_record
@@ -42,6 +42,8 @@ RECORDINGS: Final = 2
 """Runs of the recording form on the reference; the shipped form runs there once more. Each has another hash seed, and
 what differs between them does not vote."""
 _ROUNDS_MAX = 4
+_LOOK_SLOWER = 4.0
+"""How much more time a run may take in which everything is looked at."""
 
 
 class GraderDraft(Record):
@@ -152,24 +154,26 @@ class _Build:
             recordings = await self._record(reference)
             expected = await self._check_shipped(reference, self._expected(recordings))
             keys = tuple(test.key for test in expected.tests)
+            lying = await self._lying(broken)
             killers, killer_values, seen = await self._kill(broken, expected, keys)
-            visible = [content.decode("utf-8", "replace") for content in visible_files.values()]
-            visible += await self._sources(broken)
-        visible += [content.decode("utf-8", "replace") for content in self._test_files(shipped=True).values()]
-        bits = await anyio.to_thread.run_sync(self._guess_bits, killer_values, visible, seen)
+        files = [*visible_files.items(), *self._test_files(shipped=True).items(), *lying.items()]
+        visible = await anyio.to_thread.run_sync(_visible, files, seen)
+        bits = await anyio.to_thread.run_sync(self._guess_bits, killer_values, visible)
         if bits < GUESS_BITS_MIN:
-            raise _Refused("low_entropy", f"{len(killer_values)} telling values are worth {bits:.0f} bits")
+            unopened = ", ".join(sorted(visible.unopened)[:3])
+            why = f"; within reach, and not to be looked into: {unopened}" if unopened else ""
+            raise _Refused("low_entropy", f"{len(killer_values)} telling values are worth {bits:.0f} bits{why}")
         names = {test.key: test.node_id for test in recordings[0].tests}
         return await self._store(expected, bits, [names[key] for key in killers], names, len(killer_values))
 
-    def _guess_bits(self, values: list[ExpectedValue], texts: list[str], seen: tuple[Any, ...]) -> float:
+    def _guess_bits(self, values: list[ExpectedValue], visible: Visible) -> float:
         computable = frozenset().union(*(module.computable for module in self._modules.values()))
         telling = [
             Telling(value.kind, json.loads(value.value), value.tolerance)
             for value in values
             if value.point not in computable
         ]
-        return guess_bits(telling, seen_in(texts) | seen_among(seen))
+        return guess_bits(telling, visible)
 
     async def _create(self, stack: AsyncExitStack) -> GradingSandbox:
         draft = self._draft
@@ -311,7 +315,7 @@ class _Build:
 
     async def _kill(
         self, box: GradingSandbox, expected: ExpectedRecord, keys: tuple[str, ...]
-    ) -> tuple[list[str], list[ExpectedValue], tuple[Any, ...]]:
+    ) -> tuple[list[str], list[ExpectedValue], SuiteRecord]:
         """Tests that tell the broken source from the reference, the values that do, and what lay within reach.
 
         The tests go on after exceptions, so that each value is asked for and those that the broken source gets right
@@ -320,29 +324,23 @@ class _Build:
         """
         files = self._test_files(shipped=True)
         going_on = {path: lenient(module.shipped).encode() for path, module in self._modules.items()}
-        await self._write(box, {**files, **going_on})
-        plan = msgspec.structs.replace(self._plan(keys, seed=0, node_ids=True), look=True)
+        await self._write(box, {path: _shown(path, text) for path, text in {**files, **going_on}.items()})
+        plan = self._plan(keys, seed=0, node_ids=True)
+        slow = {"timeout_s": plan.timeout_s * _LOOK_SLOWER, "cpu_s": plan.cpu_s * _LOOK_SLOWER}
+        plan = msgspec.structs.replace(plan, look=True, shipped=tuple(sorted(files)), **slow)
         record = await self._runner.run(box, plan)
         outcomes = {test.key: test for test in record.tests}
         telling = {test.key: differing(test, outcomes.get(test.key)) for test in expected.tests}
         killers = [key for key in keys if telling[key]]
         if not killers:
             raise _Refused("no_voting_killer", "no value that votes differs on the broken source")
-        return killers, [value for key in killers for value in telling[key]], record.seen
+        return killers, [value for key in killers for value in telling[key]], record
 
-    async def _sources(self, box: GradingSandbox) -> list[str]:
-        """The declared files as the policy finds them."""
+    async def _lying(self, box: GradingSandbox) -> Mapping[str, bytes]:
+        """The files below the workdir, as whoever is tested and the policy find them."""
         entries = await box.list(self._draft.workdir, recursive=True)
-        prefix = self._draft.workdir.rstrip("/") + "/"
-        paths = [
-            entry.path
-            for entry in entries
-            if entry.kind == "file"
-            and entry.path.endswith(".py")
-            and matches_any(entry.path.removeprefix(prefix), self._draft.editable)
-        ]
-        contents = await box.read_many(paths) if paths else {}
-        return [content.decode("utf-8", "replace") for content in contents.values()]
+        paths = [entry.path for entry in entries if entry.kind == "file"]
+        return await box.read_many(paths) if paths else {}
 
     async def _store(
         self, expected: ExpectedRecord, bits: float, killers: list[str], names: dict[str, str], killer_points: int
@@ -400,6 +398,19 @@ def suite_plan(
         hash_seed=hash_seed,
         node_ids=node_ids,
     )
+
+
+def _shown(path: str, text: bytes) -> bytes:
+    """A file of the tests with every value shown that it computes; what cannot be parsed is not run either."""
+    try:
+        return watched(text.decode()).encode() if path.endswith(".py") else text
+    except (SyntaxError, ValueError):
+        return text
+
+
+def _visible(files: list[tuple[str, bytes]], record: SuiteRecord) -> Visible:
+    unopened = {*record.unopened} if record.complete else {*record.unopened, f"a run of which {record.problem}"}
+    return seen_in_files(files) | seen_among(record.seen) | Visible(unopened=frozenset(unopened))
 
 
 def same_text(left: Any, right: Any) -> bool:

@@ -45,6 +45,8 @@ class SuitePlan(Record):
     """Folders, relative to `workdir`: note which of their functions each test calls. Slow; empty: off."""
     look: bool = False
     """Tell which values are within reach of the code under test (`values/look.py`). Slow; trusted runs only."""
+    shipped: tuple[str, ...] = ()
+    """With `look`: files of the tests, relative to `workdir`. All else there is the source."""
     collect_only: bool = False
     node_ids: bool = True
     """Report node ids and failure texts. Off when grading: a parametrised id can spell out an expected value."""
@@ -91,6 +93,8 @@ class SuiteRecord(Record):
     """The end record came, once and last, and every line before it was well formed."""
     seen: tuple[Any, ...] = ()
     """Encoded values within reach of the code under test, where the plan asks for them."""
+    unopened: tuple[str, ...] = ()
+    """What is within reach as well, and could not be looked into."""
     problem: str = ""
     """Why it is not complete, or what pytest could not collect."""
     exit_code: int | None
@@ -152,6 +156,7 @@ def probe_files(*, look: bool = False) -> dict[str, bytes]:
     }
     if look:
         files["ropewalk_look.py"] = (_HERE / "look.py").read_bytes()
+        files["opened.py"] = (_HERE / "opened.py").read_bytes()
     return files
 
 
@@ -186,6 +191,7 @@ def read_record(result: CommandResult, *, node_ids: bool = True) -> SuiteRecord:
         tests=tuple(reader.tests),
         complete=not problem,
         seen=tuple(reader.seen),
+        unopened=tuple(reader.unopened),
         problem=problem or "; ".join(reader.problems)[:500],
         exit_code=result.exit_code,
         signal=result.signal,
@@ -197,13 +203,14 @@ def read_record(result: CommandResult, *, node_ids: bool = True) -> SuiteRecord:
 
 
 class _Reader:
-    """Follows the record's grammar: c* x* (b (v|p)* r? e)* z, with s anywhere."""
+    """Follows the record's grammar: c* x* (b (v|p)* r? e)* z, with s and u anywhere."""
 
     def __init__(self, *, node_ids: bool) -> None:
         self._node_ids = node_ids
         self.tests: list[TestOutcome] = []
         self.problems: list[str] = []
         self.seen: list[Any] = []
+        self.unopened: list[str] = []
         self.ended = False
         self._lines = 0
         self._open = False
@@ -235,6 +242,8 @@ class _Reader:
                 )
             case ["s", list(values)]:
                 self.seen += values
+            case ["u", str(what)]:
+                self.unopened.append(what)
             case ["r", str(key), list(names)] if self._open and key == self.tests[-1].key:
                 self._reached = tuple(str(name) for name in names)
             case ["e", str(key), str(outcome), float(seconds), str(message)] if (
@@ -273,7 +282,7 @@ def _is_wordless(parts: Any) -> bool:
             return bool(text == "")
         case ["x", text, message]:
             return bool(text == message == "")
-        case ["s" | "r" | "p", *_]:
+        case ["s" | "u" | "r" | "p", *_]:
             return False
     return True
 

@@ -35,10 +35,10 @@ class GradedProblem:
     """What a task is made of. Paths are relative to the workdir."""
 
     name: str
-    before: Mapping[str, str]
+    before: Mapping[str, str | bytes]
     after: Mapping[str, str]
     """Files that the fix changes."""
-    tests: Mapping[str, str]
+    tests: Mapping[str, str | bytes]
     held_out: tuple[str, ...]
     """Node ids."""
     editable: tuple[str, ...] = ("**/*.py",)
@@ -67,7 +67,7 @@ class GradingWorld:
     async def build(self, problem: GradedProblem) -> tuple[Task, GraderBuild]:
         """A grader, and the task around it; where the grader was refused, the task names none."""
         layer = await anyio.to_thread.run_sync(
-            self.layers.add_files, {f"work/{path}": text.encode() for path, text in problem.before.items()}
+            self.layers.add_files, {f"work/{path}": _bytes(text) for path, text in problem.before.items()}
         )
         oracle = self.put(problem.after)
         draft = GraderDraft(
@@ -80,7 +80,7 @@ class GradingWorld:
             tests=problem.held_out,
             limits=problem.limits,
         )
-        files = {path: text.encode() for path, text in problem.tests.items()}
+        files = {path: _bytes(text) for path, text in problem.tests.items()}
         built = await build_values_grader(self.sandboxes, self.blobs, draft, test_files=files, visible_files={})
         task = Task(
             name=problem.name,

@@ -68,7 +68,9 @@ class Telling(NamedTuple):
 
 
 def guess_bits(values: Iterable[Telling], visible: Visible) -> float:
-    """Bits of all values together."""
+    """Bits of all values together; none where something that may hold them could not be looked into."""
+    if visible.unopened:
+        return 0.0
     if len(visible.runs) + len(visible.text) > _VISIBLE_CHARACTERS_MAX:
         return 0.0  # too much to look through, and too much to say that a value is not in it
     held: set[str] = set()
@@ -100,7 +102,8 @@ def _worth(telling: Telling, visible: Visible) -> tuple[float, _Way]:
     names = [outline(value)]
     if telling.kind == Kind.MULTISET:
         names.append(outline(["l", in_order(items_of(value))]))
-    if not visible.near.isdisjoint(names) or not visible.wholes.isdisjoint(names) or _is_wrapped(value, visible):
+    stands = not visible.near.isdisjoint(names) or not visible.wholes.isdisjoint(names)
+    if stands or _is_wrapped(value, visible) or _is_stretch(value, visible):
         way = _Way.STEP
     elif _is_arranged(value, visible):
         way = _Way.ARRANGED
@@ -112,6 +115,21 @@ def _is_wrapped(value: Any, visible: Visible) -> bool:
     """Whether it is something visible in a container of its own, or in several."""
     inner = children(value) or items_of(value)
     return len(inner) == 1 and (_is_seen(inner[0], visible) or _is_wrapped(inner[0], visible))
+
+
+def _is_stretch(value: Any, visible: Visible) -> bool:
+    """Whether all that is in it stands somewhere in this order: as a row of a table, say."""
+    leaves: list[str] = []
+    pending = [value]
+    while pending and len(leaves) <= _LOOKED_AT_MAX:
+        part = pending.pop()
+        inner = children(part) or items_of(part)
+        if inner:
+            pending += reversed(inner)
+        else:
+            leaves.append(outline(part))
+    # What is longer is looked up by its beginning: that only makes it worth less.
+    return len(leaves) > 1 and _stretch(leaves) in visible.runs
 
 
 def _is_arranged(value: Any, visible: Visible) -> bool:

@@ -1,34 +1,53 @@
-"""What is spelled out in files: literals and examples of Python sources, numbers and words of anything else."""
+"""What is spelled out in files: literals, strings and comments of Python sources, and the text of anything else."""
 
 from __future__ import annotations
 
 import ast
 import doctest
-import json
-import re
 from collections.abc import Iterable
-from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
 from ropewalk.core.syntax import lines_of, parse_module
 from ropewalk.reward.values.assertions import name_of
+from ropewalk.reward.values.datafiles import show
 from ropewalk.reward.values.encode import encode
-from ropewalk.reward.values.visible import ITEMS_MAX, RANGE_MAX, Visible, gathered, union
+from ropewalk.reward.values.prose import numbers, prose
+from ropewalk.reward.values.visible import ITEMS_MAX, Visible, gathered, union
 
 _LITERALS_MAX = 100_000
-"""Of one statement; what a larger table holds besides them counts as unseen."""
-_TOKEN = re.compile(r"[^\s,;=()\[\]{}<>\"'|]+")
+"""Of one statement; where a table is larger, nothing counts as secret."""
+_PROSE_MIN = 2
 _PARTS_MAX = 4_096
 _PARTS: dict[tuple[str, int, int], Visible] = {}
 
 
 def seen_in(texts: Iterable[str]) -> Visible:
-    """What is spelled out in files: literals and examples of Python sources, numbers and words of anything else.
+    """What is spelled out in files: literals, strings, comments and examples of Python sources, all else as text.
 
     What is a step away from one of thousands of literals must still be found among them, so it counts as unseen.
     """
     return union(map(_seen_in, texts))
+
+
+def seen_in_files(files: Iterable[tuple[str, bytes]]) -> Visible:
+    """The same of files by path; what cannot be read may hold anything."""
+    python, others = [], []
+    for path, data in files:
+        text = _decoded(data) if path.endswith((".py", ".pyi")) else None
+        if text is None:
+            others.append((path, data))
+        else:
+            python.append(text)
+    names = prose("\n".join(sorted(path for path, _ in others)))
+    return union([seen_in(python), *show(others), names])
+
+
+def _decoded(data: bytes) -> str | None:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 @lru_cache(maxsize=128)
@@ -36,22 +55,25 @@ def _seen_in(text: str) -> Visible:
     # Many graders are built against the same source.
     tree = _tree_of(text)
     if tree is None:
-        return gathered(_tokens_in(text))
+        return prose(text)
     lines = lines_of(text)
-    return union([_seen_in_part(node, lines) for node in _parts_of(tree)])
+    parts = [_seen_in_part(node, lines) for node in _parts_of(tree)]
+    # A number sign within a string makes the rest of its line a comment here: that only shows more.
+    comments = [line.partition("#")[2].strip() for line in lines if "#" in line]
+    return union([*parts, prose("\n".join(comments)), numbers(text)])
 
 
 def _seen_in_part(node: ast.AST, lines: list[str]) -> Visible:
     """Test files of one change differ by a few functions: the rest of them is looked through once."""
     if not isinstance(node, ast.stmt):
-        return gathered(_values_in_tree(node))
+        return _of_tree(node)
     first = min([node.lineno, *(decorator.lineno for decorator in getattr(node, "decorator_list", []))])
     key = ("".join(lines[first - 1 : node.end_lineno]), node.col_offset, node.end_col_offset or 0)
     found = _PARTS.get(key)
     if found is None:
         if len(_PARTS) >= _PARTS_MAX:
             _PARTS.clear()
-        found = _PARTS[key] = gathered(_values_in_tree(node))
+        found = _PARTS[key] = _of_tree(node)
     return found
 
 
@@ -66,11 +88,6 @@ def _parts_of(tree: ast.Module) -> list[ast.AST]:
     return parts
 
 
-def _values_in(text: str) -> list[Any]:
-    tree = _tree_of(text)
-    return _tokens_in(text) if tree is None else _values_in_tree(tree)
-
-
 def _tree_of(text: str) -> ast.Module | None:
     """None where it is no Python, or none that can be parsed here."""
     try:
@@ -79,24 +96,25 @@ def _tree_of(text: str) -> ast.Module | None:
         return None
 
 
-def _values_in_tree(tree: ast.AST) -> list[Any]:
+def _of_tree(tree: ast.AST) -> Visible:
     found: list[Any] = []
+    parts: list[Visible] = []
     literals = _literal_nodes(tree)
     pending: list[ast.AST] = [tree]
     while pending:
         node = pending.pop()
         if id(node) in literals:
-            found += _spelled_out(node, _LITERALS_MAX - len(found))
-            inner = _texts_in(node)
+            found += _spelled_out(node, parts)
+            for text in _texts_in(node):
+                parts.append(prose(text))
+                shown = map(_tree_of, _shown_in(text)) if ">>>" in text else ()
+                parts += [_of_tree(example) for example in shown if example is not None]
         else:
             found += _range(node)
-            inner = []
             pending += ast.iter_child_nodes(node)
-        for text in inner:
-            if ">>>" in text:
-                for shown in _shown_in(text):
-                    found += _values_in(shown)
-    return found
+    if len(found) > _LITERALS_MAX:
+        parts.append(Visible(unopened=frozenset({f"a table of {len(found)} literals"})))
+    return union([gathered(found), *parts])
 
 
 def _literal_nodes(tree: ast.AST) -> set[int]:
@@ -117,14 +135,17 @@ def _literal_nodes(tree: ast.AST) -> set[int]:
     return found
 
 
-def _spelled_out(node: ast.AST, count_max: int) -> list[Any]:
+def _spelled_out(node: ast.AST, unopened: list[Visible]) -> list[Any]:
     """The value of a literal and everything in it, each encoded."""
     try:
         pending: list[Any] = [ast.literal_eval(node)]
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+    except (ValueError, TypeError, SyntaxError):
+        return []  # a set of lists, a number too long to be read: nothing that runs
+    except (MemoryError, RecursionError):
+        unopened.append(Visible(unopened=frozenset({"a literal that is nested too deep"})))
         return []
     found: list[Any] = []
-    while pending and len(found) < count_max:
+    while pending and len(found) <= _LITERALS_MAX:
         value = pending.pop()
         found.append(encode(value))
         if isinstance(value, dict):
@@ -135,21 +156,9 @@ def _spelled_out(node: ast.AST, count_max: int) -> list[Any]:
 
 
 def _texts_in(node: ast.AST) -> list[str]:
-    return [part.value for part in ast.walk(node) if isinstance(part, ast.Constant) and isinstance(part.value, str)]
-
-
-def _tokens_in(text: str) -> list[Any]:
-    """Data files: the text, its lines, its words, and the numbers among them."""
-    found: list[Any] = [encode(text[:100_000]), *(encode(line.strip()) for line in text.splitlines()[:ITEMS_MAX])]
-    for token in _TOKEN.findall(text)[:20_000]:
-        found.append(encode(token))
-        with suppress(ValueError):
-            found.append(encode(int(token)))
-        with suppress(ValueError):
-            found.append(encode(float(token)))
-    with suppress(ValueError, RecursionError):
-        found.append(encode(json.loads(text)))
-    return found
+    held = [part.value for part in ast.walk(node) if isinstance(part, ast.Constant)]
+    texts = [value.decode("latin-1") if isinstance(value, bytes) else value for value in held]
+    return [text for text in texts if isinstance(text, str) and len(text) >= _PROSE_MIN]
 
 
 def _shown_in(docstring: str) -> list[str]:
@@ -158,7 +167,7 @@ def _shown_in(docstring: str) -> list[str]:
         examples = doctest.DocTestParser().get_examples(docstring)
     except ValueError:
         return []
-    return [text for example in examples for text in (example.source, example.want.strip())]
+    return [text.strip() for example in examples for text in (example.source, example.want)]
 
 
 def _range(node: ast.AST) -> list[Any]:
@@ -167,6 +176,6 @@ def _range(node: ast.AST) -> list[Any]:
         return []
     try:
         span = range(*(ast.literal_eval(argument) for argument in node.args))
-        return [encode(list(span))] if len(span) <= RANGE_MAX else []
+        return [encode(list(span))] if len(span) <= ITEMS_MAX else []
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError, OverflowError):
         return []

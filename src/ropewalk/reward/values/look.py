@@ -1,124 +1,293 @@
 """What the code under test could see while it is tested. Stand-alone; runs inside sandboxes, in trusted runs only.
 
-Every value that a test hands out may be read by the tested code before, if it lies within its reach: in the locals
-and globals of the test, in closures, in attributes of the test's object, in arguments. This finds such values and
-tells them, encoded, so that a grader can know what is no secret.
+Every value that a test hands out may be read by the tested code before, if it lies within its reach: computed by an
+expression of a test, in locals and globals, closures, attributes, arguments, streams, files. This finds such values and
+tells them, encoded, so that a grader can know what is no secret. What it cannot look into, it tells as well: there
+may be anything in it.
 """
 
 from __future__ import annotations
 
-import array
+import dis
 import gc
 import itertools
 import json
+import marshal
+import os
+import stat
 import sys
+import threading
 import types
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import encode  # type: ignore[import-not-found]
+import opened  # type: ignore[import-not-found]
 
-_NODES_MAX = 20_000
+_NODES_MAX = 50_000
 """At one moment."""
-_NODES_ALL_MAX = 400_000
-_CHARACTERS_MAX = 4_000_000
-_ITEMS_MAX = 2_000
-_BUFFER_ITEMS_MAX = 100_000
+_NODES_ALL_MAX = 2_000_000
+_SAWS_MAX = 1_000_000
+_CHARACTERS_MAX = 5_000_000
 _LINE_CHARACTERS = 200_000
-_ATOMS = (type(None), bool, int, float, complex, str, bytes, bytearray)
-_RUNNERS = ("_pytest", "pytest", "pluggy", "unittest", "_ropewalk", "__main__", "ropewalk_look", "encode")
+_TEXT_MAX = 100_000
+_OVERLAP = 300
+_YIELDED_MAX = 2_000
+_FRAMES_MAX = 400
+_FILES_MAX = 200
+_ATOMS = (type(None), bool, int, float, complex, str, bytes)
+_CONTAINERS = (list, tuple, dict, set, frozenset)
+_RUNNERS = frozenset({"_pytest", "pytest", "pluggy", "unittest", "_ropewalk", "ropewalk_look", "encode", "opened"})
+_TEED = (
+    *(map, filter, zip, enumerate, itertools.accumulate, itertools.chain, itertools.combinations),
+    *(itertools.combinations_with_replacement, itertools.compress, itertools.dropwhile, itertools.filterfalse),
+    *(itertools.islice, itertools.pairwise, itertools.permutations, itertools.product, itertools.starmap),
+    *(itertools.takewhile, itertools.zip_longest),
+)
+"""Iterators made in tests: what they yield is kept, whoever takes it."""
+_WRITES = frozenset({"open", "os.rename", "os.link", "os.symlink", "shutil.copyfile", "shutil.move"})
+_BOTTOM = ("pytest_pyfunc_call", "call_fixture_func", "pytest_runtest_protocol")
+_SYSTEM = ("/proc", "/dev", "/sys", "/usr", "/etc")
+_SOURCES = (types.GeneratorType, types.AsyncGeneratorType, types.CoroutineType)
+_COMPUTES = frozenset({"BINARY_OP", "CALL", "CALL_FUNCTION_EX", "MAKE_FUNCTION"})
 
 
 class Look:
-    """Looks around at every value that is handed out and at every call from a test."""
+    """Looks at what tests compute, and around at every value that is handed out and at every call into the source."""
 
-    def __init__(self, say: Callable[..., None], workdir: str) -> None:
+    def __init__(self, say: Callable[..., None], workdir: str, shipped: frozenset[str]) -> None:
+        """`shipped`: the tests and what belongs to them; all else below `workdir` is the source, which is tested."""
         self._say = say
         self._workdir = workdir.rstrip("/") + "/"
+        self._shipped = shipped
         self._told: set[str] = set()
-        self._nodes = 0
-        self._characters = 0
+        self._atoms: set[Any] = set()
+        self._prints: set[int] = set()
+        self._unopened: set[str] = set()
+        self._nodes = self._saws = self._characters = 0
         self._globals: set[int] = set()
         self._pending: list[Any] = []
         self._waiting = 0
-        self._tests: set[Any] = set()
+        self._iterators: dict[int, Any] = {}
+        self._files: dict[str, Any] = {}
+        self._busy = False
+        self._is_source: dict[str, bool] = {}
 
     def start(self) -> None:
         """A test begins."""
         self._globals = set()
+        threading.setprofile(self._on_call)
         sys.setprofile(self._on_call)
 
     def stop(self) -> None:
-        """It ended."""
+        """It ended: what iterators were not asked for, and what files hold, is looked at now."""
         sys.setprofile(None)
+        threading.setprofile(None)
+        self._guarded(self._end)
         self._flush()
 
+    def saw(self, value: Any) -> Any:
+        """A test computed this. Gives it back; in the place of some iterators one that leaves a copy."""
+        kind = type(value)
+        if kind in _ATOMS and (kind, value) in self._atoms:
+            return value
+        self._saws += 1
+        if self._saws > _SAWS_MAX:
+            self._cannot_open("more values than can be looked at")
+            return value
+        if kind in _TEED:
+            value, kept = itertools.tee(value)
+            self._iterators[id(kept)] = kept
+            return value
+        if isinstance(value, (types.FunctionType, types.ModuleType, type)):
+            return value
+        self._guarded(lambda: self._walk([value]))
+        return value
+
     def around(self, frame: Any) -> None:
-        """From a frame of a test outwards, as far as frames are the project's."""
+        """From a frame outwards, over all frames but the source's own and the runner's."""
+        self._guarded(lambda: self._walk(self._in_frames(frame)))
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        """Looking is not looked at, and whatever goes wrong in it is told."""
+        if self._busy:
+            return
         profile = sys.getprofile()
         sys.setprofile(None)
+        self._busy = True
         try:
-            roots: list[Any] = []
-            while frame is not None and frame.f_code.co_filename.startswith(self._workdir):
-                self._tests.add(frame.f_code.co_filename)
-                roots += _without_names(frame.f_locals)
-                if id(frame.f_globals) not in self._globals:
-                    self._globals.add(id(frame.f_globals))
-                    roots += _without_names(frame.f_globals)
-                roots += [constant for constant in frame.f_code.co_consts if not isinstance(constant, types.CodeType)]
-                frame = frame.f_back
-            self._walk(roots)
+            work()
+        except Exception as error:
+            self._cannot_open(f"{type(error).__name__} on looking")
         finally:
+            self._busy = False
             sys.setprofile(profile)
 
+    def _in_frames(self, frame: Any) -> list[Any]:
+        roots: list[Any] = []
+        for _ in range(_FRAMES_MAX):
+            if frame is None or _is_bottom(frame):
+                return roots
+            if not self._of_source(frame.f_code) and not _is_runner(frame):
+                roots += _without_names(frame.f_locals)
+                if frame.f_code.co_filename in self._shipped:
+                    if id(frame.f_globals) not in self._globals:
+                        self._globals.add(id(frame.f_globals))
+                        roots += _without_names(frame.f_globals)
+                    roots += [part for part in frame.f_code.co_consts if not isinstance(part, types.CodeType)]
+            frame = frame.f_back
+        self._cannot_open("a deep stack")
+        return roots
+
     def _on_call(self, frame: Any, event: str, _argument: Any) -> None:
-        """Arguments of what a test calls: they need have no name of their own in the test."""
-        if event != "call" or frame.f_back is None:
+        """Calls from outside into the source: its arguments need have no name anywhere else."""
+        caller = frame.f_back
+        if event != "call" or not self._of_source(frame.f_code) or (caller and self._of_source(caller.f_code)):
             return
-        if frame.f_back.f_code.co_filename in self._tests or _is_test(frame.f_back.f_code.co_filename, self._workdir):
-            self._walk(_without_names(frame.f_locals))
+        self._guarded(lambda: self._walk([*_without_names(frame.f_locals), *self._in_frames(caller)]))
+
+    def on_event(self, event: str, arguments: tuple[Any, ...]) -> None:
+        """An audit hook: files that are opened are looked into; code that is made at run time cannot be watched."""
+        if self._busy:
+            return
+        if event in _WRITES:
+            for path in arguments[:2]:
+                if isinstance(path, (str, bytes)) or hasattr(path, "__fspath__"):
+                    self._note_file(os.fsdecode(path))
+        elif event == "exec" and arguments and isinstance(arguments[0], types.CodeType):
+            code, caller = arguments[0], sys._getframe(1)
+            if caller.f_code.co_filename in self._shipped and code.co_filename not in self._shipped and _computes(code):
+                self._cannot_open("code that a test makes at run time")
+
+    def _note_file(self, path: str) -> None:
+        absolute = str(Path(path).absolute())
+        if absolute.endswith((".pyc", ".py")) or absolute.startswith((sys.prefix, *_SYSTEM)):
+            return
+        self._files.setdefault(absolute, None)
+        if len(self._files) > _FILES_MAX:
+            self._cannot_open("more files than can be looked at")
+
+    def _read_files(self) -> None:
+        for path, known in list(self._files.items()):
+            try:
+                now = Path(path).stat()
+                stamp = (now.st_mtime_ns, now.st_size)
+                if stamp == known or not stat.S_ISREG(now.st_mode):
+                    continue
+                if now.st_size > opened.BYTES_MAX:
+                    self._cannot_open("a large file")
+                    continue
+                data = Path(path).read_bytes()
+            except OSError:
+                continue
+            self._files[path] = stamp
+            self._walk([data, data.decode("utf-8", "replace")])
+
+    def _end(self) -> None:
+        self._read_files()
+        waiting, self._iterators = list(self._iterators.values()), {}
+        for iterator in waiting:
+            if isinstance(iterator, (types.AsyncGeneratorType, types.CoroutineType)):
+                if getattr(iterator, "ag_frame", None) or getattr(iterator, "cr_frame", None):
+                    self._cannot_open("an asynchronous generator that was not asked for all")
+                continue
+            if isinstance(iterator, types.GeneratorType) and iterator.gi_running:
+                continue
+            self._busy = False  # what it computes is looked at, too
+            try:
+                yielded = list(itertools.islice(iterator, _YIELDED_MAX + 1))
+            except Exception:
+                yielded = []  # it has an end that nobody gets past
+            self._busy = True
+            if len(yielded) > _YIELDED_MAX:
+                self._cannot_open("an iterator without end")
+            self._walk([yielded])
 
     def _walk(self, roots: list[Any]) -> None:
         seen: set[int] = set()
         held: list[Any] = []  # ids stay taken while their objects are held
         pending = [(root, True) for root in roots]
-        while pending and len(seen) < _NODES_MAX and self._nodes < _NODES_ALL_MAX:
+        while pending:
             value, is_whole = pending.pop()
+            kind = type(value)
+            if kind in _ATOMS:
+                if is_whole and (kind, value) not in self._atoms:
+                    self._atoms.add((kind, value))
+                    self._tell_atom(value)
+                continue
             if id(value) in seen:
                 continue
             seen.add(id(value))
             held.append(value)
             self._nodes += 1
+            if len(seen) > _NODES_MAX or self._nodes > _NODES_ALL_MAX:
+                self._cannot_open("more objects than can be looked at")
+                return
+            if kind in _CONTAINERS and self._is_known(value):
+                continue
             encoded = encode.encode(value)
             is_plain = not (isinstance(encoded, list) and encoded and encoded[0] in ("o", "T"))
             if is_plain and is_whole:
                 self._tell(encoded)
-            if not isinstance(value, _ATOMS):
-                # Parts of what was told are told with it; but what is hidden in them is not.
-                pending += [(part, not is_plain) for part in self._inside(value)]
+            # Parts of what was told are told with it; but what is hidden in them is not.
+            pending += [(part, not is_plain) for part in self._inside(value)]
+
+    def _is_known(self, value: Any) -> bool:
+        """Whether plain data, with all that is in it, was looked at before, or can be at once."""
+        try:
+            data = marshal.dumps(value, 2)
+        except ValueError:
+            return False
+        mark = hash(data)
+        if mark in self._prints:
+            return True
+        encoded = encode.encode(value)
+        if '["o", ' in json.dumps(encoded):  # buffers pass for bytes; what is in a string has its quotes escaped
+            return False
+        self._prints.add(mark)
+        self._tell(encoded)
+        return True
 
     def _inside(self, value: Any) -> list[Any]:
         kind = type(value)
         if isinstance(value, types.FunctionType):
             return self._of_function(value)
-        if isinstance(value, types.GeneratorType):
-            return _without_names(value.gi_frame.f_locals) if value.gi_frame else []
-        if isinstance(value, itertools.zip_longest):
-            return []  # its tuple of iterators has holes once one is exhausted: reading it crashes the interpreter
+        if isinstance(value, _SOURCES):
+            return self._of_generator(value)
         if isinstance(value, types.CodeType):
             return list(value.co_consts)
-        if isinstance(value, (memoryview, array.array)):
-            items = [value.tolist()] if len(value) <= _BUFFER_ITEMS_MAX else []
-            return [*items, value.obj] if isinstance(value, memoryview) else items
         if isinstance(value, types.BuiltinFunctionType):
             return [value.__self__]
         if isinstance(value, (types.ModuleType, types.FrameType)):
             return []
         if isinstance(value, type):
             return _without_names(vars(value)) if self._is_ours(value) else []
-        if _module_of(kind).split(".")[0] in _RUNNERS:
+        if _module_of(kind).split(".")[0] in _RUNNERS and not _module_of(kind).startswith("unittest.mock"):
             return []
-        return [part for part in gc.get_referents(value) if part is not kind][:_ITEMS_MAX]
+        try:
+            found = opened.parts(value, opened.native_type(kind))
+        except opened.Unopened as unopened:
+            self._cannot_open(str(unopened))
+            found = gc.get_referents(value)
+        if opened.native_type(kind) == "_io.FileIO":
+            self._note_opened(found)
+            return []
+        return [part for part in found if part is not kind]
+
+    def _note_opened(self, names: list[Any]) -> None:
+        for name in names:
+            if isinstance(name, (str, bytes)):
+                self._note_file(os.fsdecode(name))
+        self._read_files()
+
+    def _of_generator(self, value: Any) -> list[Any]:
+        frame = getattr(value, "gi_frame", None) or getattr(value, "cr_frame", None) or getattr(value, "ag_frame", None)
+        if frame is None:
+            return []
+        if not self._of_source(frame.f_code):
+            self._iterators.setdefault(id(value), value)
+        return _without_names(frame.f_locals)
 
     def _of_function(self, function: Any) -> list[Any]:
         if not function.__code__.co_filename.startswith(self._workdir):
@@ -127,6 +296,7 @@ class Look:
             *function.__code__.co_consts,
             *(function.__defaults__ or ()),
             *(function.__kwdefaults__ or {}).values(),
+            *vars(function).values(),
         ]
         for cell in function.__closure__ or ():
             try:
@@ -139,9 +309,29 @@ class Look:
         path = getattr(sys.modules.get(_module_of(kind)), "__file__", None)
         return isinstance(path, str) and path.startswith(self._workdir)
 
+    def _of_source(self, code: Any) -> bool:
+        path = code.co_filename
+        known = self._is_source.get(path)
+        if known is None:
+            known = self._is_source[path] = path.startswith(self._workdir) and path not in self._shipped
+        return known
+
+    def _tell_atom(self, value: Any) -> None:
+        if isinstance(value, (str, bytes)) and len(value) > _TEXT_MAX:
+            if len(value) > 10 * opened.BYTES_MAX:
+                self._cannot_open("a long text")
+                return
+            for at in range(0, len(value), _TEXT_MAX):
+                self._tell(encode.encode(value[at : at + _TEXT_MAX + _OVERLAP]))
+            return
+        self._tell(encode.encode(value))
+
     def _tell(self, encoded: Any) -> None:
         text = json.dumps(encoded)
-        if text in self._told or self._characters > _CHARACTERS_MAX:
+        if text in self._told:
+            return
+        if self._characters > _CHARACTERS_MAX:
+            self._cannot_open("more data than can be told")
             return
         self._told.add(text)
         self._characters += len(text)
@@ -150,15 +340,33 @@ class Look:
         if self._waiting > _LINE_CHARACTERS:
             self._flush()
 
+    def _cannot_open(self, what: str) -> None:
+        if what not in self._unopened:
+            self._unopened.add(what)
+            self._say("u", what[:200])
+
     def _flush(self) -> None:
         if self._pending:
             self._say("s", self._pending)
             self._pending, self._waiting = [], 0
 
 
-def _is_test(path: str, workdir: str) -> bool:
-    name = path.rpartition("/")[2]
-    return path.startswith(workdir) and (name.startswith("test") or name.endswith("_test.py") or name == "conftest.py")
+def _computes(code: Any) -> bool:
+    return any(isinstance(part, types.CodeType) for part in code.co_consts) or any(
+        step.opname in _COMPUTES and step.opname != "CALL" for step in dis.get_instructions(code)
+    )
+
+
+def _is_bottom(frame: Any) -> bool:
+    """Below are the runner's frames alone."""
+    return frame.f_code.co_name in _BOTTOM and frame.f_globals.get("__name__", "").startswith("_pytest.")
+
+
+def _is_runner(frame: Any) -> bool:
+    name = frame.f_globals.get("__name__") or ""
+    if name.startswith("unittest.mock"):
+        return False
+    return name.partition(".")[0] in _RUNNERS or name == "__main__"
 
 
 def _module_of(kind: type) -> str:

@@ -54,6 +54,8 @@ class Emitter:
         self._stream = stream
         self._look = look
         self._seen: dict[str, int] = {}
+        self.saw = look.saw if look else _as_it_is
+        """Trusted runs that look around: a test computed this."""
 
     def begin(self) -> None:
         self._seen = {}
@@ -103,6 +105,10 @@ class Emitter:
             return
         kinds = expected[0] if isinstance(expected[0], tuple) else (expected[0],)
         self._stream.say("p", point, self._next(point), encode.encode(error), encode.encode(list(kinds)))
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
 
 
 class _Raises:
@@ -266,7 +272,9 @@ def main() -> int:
     stream = Stream()
     look = None
     if plan.get("look"):
-        look = importlib.import_module("ropewalk_look").Look(stream.say, plan["workdir"])
+        shipped = frozenset(str(Path(plan["workdir"], path)) for path in plan["shipped"])
+        look = importlib.import_module("ropewalk_look").Look(stream.say, plan["workdir"], shipped)
+        sys.addaudithook(look.on_event)
     emitter = Emitter(stream, look)
     sys.modules["_ropewalk"] = emitter  # type: ignore[assignment]
     _limit(int(plan["cpu_s"]) + 1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,13 +16,13 @@ from itertools import islice
 from typing import Any, Final
 
 from ropewalk.reward.values.codec import children, number_of
-from ropewalk.reward.values.encode import encode
+from ropewalk.reward.values.encode import NODES_MAX, encode
 
 SEPARATOR: Final = "\x1f"
-RANGE_MAX: Final = 1_000
-"""Items of one that is counted out."""
-ITEMS_MAX: Final = 2_000
-"""Of one sequence, and parts of one value."""
+ITEMS_MAX: Final = NODES_MAX
+"""Of one sequence, and parts of one value: a value that is handed out has no more."""
+_LETTERS_MAX = 2_000
+"""Of a text whose letters are looked at one by one."""
 _STEPPED_MAX = 4_000
 _SHORT_MAX = 200
 """Items of a sequence that is looked at in every way; of a longer one only its order is."""
@@ -30,6 +31,8 @@ _DECIMAL_MAX = 10**4000
 _LISTS = ("l", "t", "q", "S", "sl")
 _NUMBERS = ("i", "f", "j", "D", "Q")
 _BETWEEN = "\x1e"
+_WORD = re.compile(r"[^\s,;:=|]+")
+_DIGITS = re.compile(r"\d{1,300}")
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,7 @@ class Visible:
         numbers: all numbers among these.
         text: all strings among these in lower case, between separators.
         runs: the outlines of all sequences' items, between separators.
+        unopened: what may hold more, and could not be looked into: where there is any, nothing counts as secret.
     """
 
     wholes: frozenset[str] = frozenset()
@@ -49,6 +53,7 @@ class Visible:
     numbers: frozenset[float] = frozenset()
     text: str = ""
     runs: str = ""
+    unopened: frozenset[str] = frozenset()
 
     def __or__(self, other: Visible) -> Visible:
         return union((self, other))
@@ -167,7 +172,7 @@ def items_of(value: Any) -> list[Any]:
         return []
     if value[0] == "r":
         span = range(*(number_of(part) for part in value[1:]))  # type: ignore[arg-type]
-        return list(span[:RANGE_MAX])
+        return list(span[:ITEMS_MAX])
     return list(value[1][:ITEMS_MAX]) if value[0] in _LISTS else []
 
 
@@ -197,6 +202,7 @@ def union(parts: Iterable[Visible]) -> Visible:
         numbers=frozenset().union(*(part.numbers for part in found)),
         text="".join(part.text for part in found),
         runs="".join(part.runs for part in found),
+        unopened=frozenset().union(*(part.unopened for part in found)),
     )
 
 
@@ -265,10 +271,10 @@ def _steps_of_text(text: str) -> tuple[list[Any], list[list[str]]]:
         text.lower(),
         text.title(),
     ]
-    sequences = []
-    if len(text) <= ITEMS_MAX:
-        found.append("".join(sorted(text)))
-        sequences = [[outline(word) for word in text.split()], [outline(letter) for letter in text]]
+    sequences = [[outline(word) for word in text.split()]]
+    if len(text) <= _LETTERS_MAX:
+        found += ["".join(sorted(text)), *_WORD.findall(text), *map(int, _DIGITS.findall(text))]
+        sequences.append([outline(letter) for letter in text])
     for kind in (int, float):
         with suppress(ValueError):
             found.append(kind(text))

@@ -1,0 +1,151 @@
+"""What files show that lie beside the code: as text, out of archives, or nothing where their format is not known."""
+
+from __future__ import annotations
+
+import bz2
+import io
+import lzma
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+from typing import Final
+
+from ropewalk.reward.values.prose import prose
+from ropewalk.reward.values.visible import Visible
+
+BYTES_MAX: Final = 8 * 1024 * 1024
+"""Of one file, unpacked."""
+_MEMBERS_MAX = 2_000
+_DEPTH_MAX = 3
+_INERT = (
+    *(b"\x89PNG", b"GIF8", b"\xff\xd8\xff", b"RIFF", b"\x00\x00\x01\x00", b"OggS", b"ID3"),
+    *(b"wOFF", b"wOF2", b"OTTO", b"\x00\x01\x00\x00", b"true", b"ttcf"),
+    *(b"\xde\x12\x04\x95", b"\x95\x04\x12\xde", b"TZif", b"\x7fELF", b"MZ"),
+)  # fmt: skip
+"""Pictures, fonts, sounds, message catalogues, time zones and programs: nobody finds a table of answers in them."""
+
+
+class _Unknown(Exception):
+    pass
+
+
+def show(files: Iterable[tuple[str, bytes]]) -> Iterator[Visible]:
+    """What each of these files shows; no Python sources."""
+    for path, data in files:
+        yield _shown(path, data)
+
+
+@lru_cache(maxsize=256)
+def _shown(path: str, data: bytes) -> Visible:
+    try:
+        parts = [prose(text) for text in _texts(data, 0)]
+    except _Unknown as why:
+        return Visible(unopened=frozenset({f"{path}: {why}"}))
+    found = parts[0] if parts else Visible()
+    for part in parts[1:]:
+        found |= part
+    return found
+
+
+def _texts(data: bytes, depth: int) -> Iterator[str]:
+    if len(data) > BYTES_MAX:
+        raise _Unknown(f"more than {BYTES_MAX} bytes")
+    if depth > _DEPTH_MAX:
+        raise _Unknown("archives within archives")
+    text = _as_text(data)
+    if text is not None:
+        yield text
+        return
+    inner = _unpacked(data)
+    if inner is not None:
+        for part in inner:
+            yield from _texts(part, depth + 1)
+    elif data.startswith(_INERT):
+        yield data.decode("latin-1")
+    else:
+        raise _Unknown("an unknown format")
+
+
+def _as_text(data: bytes) -> str | None:
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        try:
+            return data.decode("utf-16")
+        except UnicodeDecodeError:
+            return None
+    if b"\x00" in data:
+        return None
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = data.decode("latin-1")
+        # Text in another encoding has few bytes that are neither printable nor white space.
+        odd = sum(not (letter.isprintable() or letter.isspace()) for letter in text)
+        return text if odd * 50 <= len(text) else None
+
+
+def _unpacked(data: bytes) -> list[bytes] | None:
+    """What a known archive holds; None where it is none."""
+    try:
+        if data.startswith(b"PK\x03\x04"):
+            return _of_zip(data)
+        for magic, unpack in _PACKED.items():
+            if data.startswith(magic):
+                return [unpack(data)]
+        if data[257:262] == b"ustar":
+            return _of_tar(data)
+    except (OSError, EOFError, ValueError, RuntimeError, NotImplementedError, zlib.error, lzma.LZMAError) as error:
+        raise _Unknown("a broken archive") from error
+    except (zipfile.BadZipFile, tarfile.TarError) as error:
+        raise _Unknown("a broken archive") from error
+    return None
+
+
+def _of_zip(data: bytes) -> list[bytes]:
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        members = archive.infolist()
+        _check(sum(member.file_size for member in members), len(members))
+        found = [" ".join(member.filename for member in members).encode()]
+        for member in members:
+            with archive.open(member) as source:
+                found.append(_bounded(source.read))
+    return found
+
+
+def _of_tar(data: bytes) -> list[bytes]:
+    found, names, total = [], [], 0
+    with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as archive:
+        for member in archive:
+            names.append(member.name)
+            total += member.size
+            _check(total, len(names))
+            source = archive.extractfile(member) if member.isfile() else None
+            if source:
+                found.append(_bounded(source.read))
+    return [" ".join(names).encode(), *found]
+
+
+def _check(size: int, count: int) -> None:
+    if size > BYTES_MAX or count > _MEMBERS_MAX:
+        raise _Unknown("a large archive")
+
+
+def _bounded(read: Callable[[int], bytes]) -> bytes:
+    data = read(BYTES_MAX + 1)
+    _check(len(data), 0)
+    return data
+
+
+def _gunzip(data: bytes) -> bytes:
+    return _bounded(lambda size: zlib.decompressobj(zlib.MAX_WBITS | 32).decompress(data, size))
+
+
+_PACKED: Final[dict[bytes, Callable[[bytes], bytes]]] = {
+    b"\x1f\x8b": _gunzip,
+    b"\x78\x01": _gunzip,
+    b"\x78\x9c": _gunzip,
+    b"\x78\xda": _gunzip,
+    b"BZh": lambda data: _bounded(lambda size: bz2.BZ2Decompressor().decompress(data, size)),
+    b"\xfd7zXZ\x00": lambda data: _bounded(lambda size: lzma.LZMADecompressor().decompress(data, size)),
+}
