@@ -8,6 +8,7 @@ may be anything in it.
 
 from __future__ import annotations
 
+import contextlib
 import dis
 import gc
 import itertools
@@ -50,7 +51,20 @@ _WRITES = frozenset({"open", "os.rename", "os.link", "os.symlink", "shutil.copyf
 _BOTTOM = ("pytest_pyfunc_call", "call_fixture_func", "pytest_runtest_protocol")
 _SYSTEM = ("/proc", "/dev", "/sys", "/usr", "/etc")
 _SOURCES = (types.GeneratorType, types.AsyncGeneratorType, types.CoroutineType)
+_plain: dict[type, bool] = {}
 _COMPUTES = frozenset({"BINARY_OP", "CALL", "CALL_FUNCTION_EX", "MAKE_FUNCTION"})
+
+
+class _Sources(dict[str, bool]):
+    """Path → whether it is the source's, which is tested."""
+
+    def __init__(self, workdir: str, shipped: frozenset[str]) -> None:
+        super().__init__()
+        self._workdir, self._shipped = workdir, shipped
+
+    def __missing__(self, path: str) -> bool:
+        known = self[path] = path.startswith(self._workdir) and path not in self._shipped
+        return known
 
 
 class Look:
@@ -71,8 +85,10 @@ class Look:
         self._waiting = 0
         self._iterators: dict[int, Any] = {}
         self._files: dict[str, Any] = {}
-        self._busy = False
-        self._is_source: dict[str, bool] = {}
+        self._lock = threading.Lock()
+        self._looking = 0
+        """The thread that does."""
+        self._sources = _Sources(self._workdir, shipped)
 
     def start(self) -> None:
         """A test begins."""
@@ -84,7 +100,10 @@ class Look:
         """It ended: what iterators were not asked for, and what files hold, is looked at now."""
         sys.setprofile(None)
         threading.setprofile(None)
-        self._guarded(self._end)
+        self._guarded(self._read_files)
+        waiting, self._iterators = list(self._iterators.values()), {}
+        for iterator in waiting:
+            self._drain(iterator)
         self._flush()
 
     def saw(self, value: Any) -> Any:
@@ -111,17 +130,20 @@ class Look:
 
     def _guarded(self, work: Callable[[], None]) -> None:
         """Looking is not looked at, and whatever goes wrong in it is told."""
-        if self._busy:
+        if self._looking == threading.get_ident():
             return
         profile = sys.getprofile()
         sys.setprofile(None)
-        self._busy = True
         try:
-            work()
+            with self._lock:
+                self._looking = threading.get_ident()
+                try:
+                    work()
+                finally:
+                    self._looking = 0
         except Exception as error:
             self._cannot_open(f"{type(error).__name__} on looking")
         finally:
-            self._busy = False
             sys.setprofile(profile)
 
     def _in_frames(self, frame: Any) -> list[Any]:
@@ -129,7 +151,7 @@ class Look:
         for _ in range(_FRAMES_MAX):
             if frame is None or _is_bottom(frame):
                 return roots
-            if not self._of_source(frame.f_code) and not _is_runner(frame):
+            if not self._sources[frame.f_code.co_filename] and not _is_runner(frame):
                 roots += _without_names(frame.f_locals)
                 if frame.f_code.co_filename in self._shipped:
                     if id(frame.f_globals) not in self._globals:
@@ -142,14 +164,16 @@ class Look:
 
     def _on_call(self, frame: Any, event: str, _argument: Any) -> None:
         """Calls from outside into the source: its arguments need have no name anywhere else."""
+        if event != "call" or not self._sources[frame.f_code.co_filename]:
+            return
         caller = frame.f_back
-        if event != "call" or not self._of_source(frame.f_code) or (caller and self._of_source(caller.f_code)):
+        if caller is not None and self._sources[caller.f_code.co_filename]:
             return
         self._guarded(lambda: self._walk([*_without_names(frame.f_locals), *self._in_frames(caller)]))
 
     def on_event(self, event: str, arguments: tuple[Any, ...]) -> None:
         """An audit hook: files that are opened are looked into; code that is made at run time cannot be watched."""
-        if self._busy:
+        if self._looking == threading.get_ident():
             return
         if event in _WRITES:
             for path in arguments[:2]:
@@ -184,25 +208,20 @@ class Look:
             self._files[path] = stamp
             self._walk([data, data.decode("utf-8", "replace")])
 
-    def _end(self) -> None:
-        self._read_files()
-        waiting, self._iterators = list(self._iterators.values()), {}
-        for iterator in waiting:
-            if isinstance(iterator, (types.AsyncGeneratorType, types.CoroutineType)):
-                if getattr(iterator, "ag_frame", None) or getattr(iterator, "cr_frame", None):
-                    self._cannot_open("an asynchronous generator that was not asked for all")
-                continue
-            if isinstance(iterator, types.GeneratorType) and iterator.gi_running:
-                continue
-            self._busy = False  # what it computes is looked at, too
-            try:
-                yielded = list(itertools.islice(iterator, _YIELDED_MAX + 1))
-            except Exception:
-                yielded = []  # it has an end that nobody gets past
-            self._busy = True
-            if len(yielded) > _YIELDED_MAX:
-                self._cannot_open("an iterator without end")
-            self._walk([yielded])
+    def _drain(self, iterator: Any) -> None:
+        """What it would still have yielded; what it computes for that is looked at, too."""
+        if isinstance(iterator, (types.AsyncGeneratorType, types.CoroutineType)):
+            if getattr(iterator, "ag_frame", None) or getattr(iterator, "cr_frame", None):
+                self._cannot_open("an asynchronous generator that was not asked for all")
+            return
+        if isinstance(iterator, types.GeneratorType) and iterator.gi_running:
+            return
+        yielded: list[Any] = []
+        with contextlib.suppress(Exception):  # it has an end that nobody gets past
+            yielded.extend(itertools.islice(iterator, _YIELDED_MAX + 1))
+        if len(yielded) > _YIELDED_MAX:
+            self._cannot_open("an iterator without end")
+        self._guarded(lambda: self._walk([yielded]))
 
     def _walk(self, roots: list[Any]) -> None:
         seen: set[int] = set()
@@ -224,8 +243,12 @@ class Look:
             if len(seen) > _NODES_MAX or self._nodes > _NODES_ALL_MAX:
                 self._cannot_open("more objects than can be looked at")
                 return
-            if kind in _CONTAINERS and self._is_known(value):
-                continue
+            if kind in _CONTAINERS:
+                if self._is_known(value):
+                    continue
+                if not _is_all_plain(value):
+                    pending += [(part, True) for part in gc.get_referents(value)]
+                    continue
             encoded = encode.encode(value)
             is_plain = not (isinstance(encoded, list) and encoded and encoded[0] in ("o", "T"))
             if is_plain and is_whole:
@@ -285,7 +308,7 @@ class Look:
         frame = getattr(value, "gi_frame", None) or getattr(value, "cr_frame", None) or getattr(value, "ag_frame", None)
         if frame is None:
             return []
-        if not self._of_source(frame.f_code):
+        if not self._sources[frame.f_code.co_filename]:
             self._iterators.setdefault(id(value), value)
         return _without_names(frame.f_locals)
 
@@ -308,13 +331,6 @@ class Look:
     def _is_ours(self, kind: type) -> bool:
         path = getattr(sys.modules.get(_module_of(kind)), "__file__", None)
         return isinstance(path, str) and path.startswith(self._workdir)
-
-    def _of_source(self, code: Any) -> bool:
-        path = code.co_filename
-        known = self._is_source.get(path)
-        if known is None:
-            known = self._is_source[path] = path.startswith(self._workdir) and path not in self._shipped
-        return known
 
     def _tell_atom(self, value: Any) -> None:
         if isinstance(value, (str, bytes)) and len(value) > _TEXT_MAX:
@@ -349,6 +365,18 @@ class Look:
         if self._pending:
             self._say("s", self._pending)
             self._pending, self._waiting = [], 0
+
+
+def _is_all_plain(container: Any) -> bool:
+    """Whether nothing directly in it is an object that no value can be made of."""
+    return all(map(_is_plain_type, map(type, gc.get_referents(container))))
+
+
+def _is_plain_type(kind: type) -> bool:
+    known = _plain.get(kind)
+    if known is None:
+        known = _plain[kind] = kind in _ATOMS or any(base in encode._ENCODERS for base in type.mro(kind))
+    return known
 
 
 def _computes(code: Any) -> bool:

@@ -59,6 +59,7 @@ _EMPTY = frozenset(
         *("builtins.PyCapsule", "builtins.async_generator_wrapped_value", "builtins.builtin_function_or_method"),
         *("string.Formatter", "builtins.fieldnameiterator", "builtins.formatteriterator", "_operator.itemgetter"),
         *("unicodedata.UCD", "_queue.Empty", "_csv.Dialect", "builtins.ellipsis", "select.poll", "_abc_data"),
+        *("_collections._tuplegetter", "builtins.type"),
     }
 )  # fmt: skip
 """They hold nothing that is not a name, a clue to other objects that are looked at themselves, or unreadable."""

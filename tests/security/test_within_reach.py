@@ -1,0 +1,159 @@
+"""Values that a forger finds instead of computing them: none of them makes a grader, of the whole kind.
+
+Each problem has tests whose values look like chance and are worth some 24 bits each, and one place where they can be
+had without the fix: a file, a comment, a function of the standard library, a stream. The same problem without that
+place is a grader, so that what refuses it is the place.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import pickle
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from tests.unit.reward.worlds import grading_root  # noqa: F401
+
+from ropewalk.reward.values.assertions import Kind
+from ropewalk.reward.values.entropy import Telling, guess_bits
+from ropewalk.reward.values.literals import seen_in_files
+from ropewalk.testing.grading import GradedProblem, grading_world
+
+pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
+
+
+def mixed(number: int) -> int:
+    return (number * 7919 + 104729) % 1000003
+
+
+MIXER = '"""Mixes numbers."""\n{}\n\ndef mix(number):\n    return (number * 7919 + 104728) % 1000003\n'
+ASKED = (3, 5, 8, 13)
+MIXER_TESTS = "from mixer import mix\n\ndef test_it():\n" + "".join(
+    f"    assert mix({number}) == {mixed(number)}\n" for number in ASKED
+)
+TABLE = {number: mixed(number) for number in range(20)}
+PLACES: dict[str, tuple[str, dict[str, str | bytes], dict[str, str | bytes]]] = {
+    # What stands in the source, beside it, and beside the tests.
+    "json of the package": ("", {"mixer_data/known.json": json.dumps({str(key): to for key, to in TABLE.items()})}, {}),
+    "text of the package": ("", {"known.txt": "\n".join(f"{key}\t{to}" for key, to in TABLE.items())}, {}),
+    "packed": ("", {"known.gz": gzip.compress(json.dumps(list(TABLE.items())).encode())}, {}),
+    "pickled": ("", {"known.bin": pickle.dumps(TABLE)}, {}),
+    "a module that nobody imports": ("", {"scripts/known.py": f"KNOWN = {list(TABLE.values())}\n"}, {}),
+    "a comment": ("\n".join(f"# mix({key}) is {to}." for key, to in TABLE.items()), {}, {}),
+    "a comment behind code": ("\n".join(f"x{key} = {key}  # {to:#x}" for key, to in TABLE.items()), {}, {}),
+    "prose": (f'ABOUT = """As is known, {", ".join(f"{key} gives {to:,}" for key, to in TABLE.items())}."""', {}, {}),
+    "names": ("\n".join(f"def mix_{key}_is_{to}(): pass" for key, to in TABLE.items()), {}, {}),
+    "text between colons": ("", {}, {"tests/known.txt": "\n".join(f"{key}:{to}" for key, to in TABLE.items())}),
+    "hexadecimal text": ("", {}, {"tests/known.txt": "\n".join(f"{key} {to:#x}" for key, to in TABLE.items())}),
+    "bare hexadecimal": ("", {}, {"tests/known.txt": "\n".join(f"{key} {to:x}" for key, to in TABLE.items())}),
+    "grouped digits": ("", {}, {"tests/known.txt": "\n".join(f"{key} {to:_}" for key, to in TABLE.items())}),
+    "inside words": ("", {}, {"tests/known.txt": "\n".join(f"k{key}v{to}n" for key, to in TABLE.items())}),
+    "far down in a long text": ("", {}, {"tests/known.txt": "0 0 0 0 0 0 0 0\n" * 9000 + repr(TABLE)}),
+    "a text that is too long": ("", {}, {"tests/known.txt": "0 0 0 0 0 0 0 0\n" * 60_000 + "hidden"}),
+    "in another encoding": ("", {}, {"tests/known.txt": repr(TABLE).encode("utf-16")}),
+}  # fmt: skip
+
+CODEC = """
+def encode(items):
+    return ".".join("%x" % item for item in items)
+
+
+def decode(text):
+    return [int(part, 16) + 1 for part in text.split(".") if part]
+"""
+VALUES = "[k * k * 7919 % 1000003 for k in range({})]"
+HEADS = (9, 8, 7, 11)
+COMPUTED: dict[str, tuple[str, str, dict[str, str | bytes]]] = {
+    # Head of the tests, what is decoded, files beside. The expected values are computed in the tests as well.
+    "given to a builtin": ("", 'decode(".".join(map(hex, {0})).replace("0x", ""))', {}),
+    "given to a C function": ("import struct", 'decode(struct.pack(">%dI" % len({0}), *{0}).hex(".", 4))', {}),
+    "in a stream": (
+        "import io\ndef written(items):\n    s = io.StringIO()\n    for i in items: s.write('%x.' % i)\n    return s",
+        "decode(written({0}).getvalue())", {}),
+    "in a file": (
+        "import pathlib, tempfile\ndef written(items):\n"
+        "    p = pathlib.Path(tempfile.mkdtemp()) / 'x'\n"
+        "    p.write_text('.'.join('%x' % i for i in items))\n    return p",
+        "decode(written({0}).read_text())", {}),
+    "in a helper": ("from support import through", "through({0})", {"tests/support.py":
+        "from codec import decode\ndef through(items):\n    held = list(items)\n"
+        "    return decode('.'.join('%x' % item for item in held))\n"}),
+    "in a generator": ("", "decode(encode(k * k * 7919 % 1000003 for k in range(len({0}))))", {}),
+    "in a fixture": (
+        "import pytest\n@pytest.fixture(autouse=True)\ndef table(request):\n"
+        "    request.node.table = dict((n, [k * k * 7919 % 1000003 for k in range(n)]) for n in (9, 8, 7, 11))",
+        "decode('.'.join('%x' % item for item in {0}))", {}),
+    "in a database": (
+        "import sqlite3\ndb = sqlite3.connect(':memory:')\ndb.execute('create table t (n)')\n"
+        "db.executescript('with recursive c(k) as (select 0 union all select k + 1 from c where k < 11) '\n"
+        "                 'insert into t select k * k * 7919 % 1000003 from c')\n",
+        "decode('.'.join('%x' % (k * k * 7919 % 1000003) for k in range(len({0}))))", {}),
+}  # fmt: skip
+
+
+def mixer(name: str, place: tuple[str, Mapping[str, str | bytes], Mapping[str, str | bytes]]) -> GradedProblem:
+    text, beside, beside_tests = place
+    broken = MIXER.format(text)
+    return GradedProblem(
+        name=f"mixer {name}",
+        before={"mixer.py": broken, **beside},
+        after={"mixer.py": broken.replace("104728", "104729")},
+        tests={"tests/test_mixer.py": MIXER_TESTS, **beside_tests},
+        held_out=("tests/test_mixer.py::test_it",),
+    )
+
+
+WHOLE = ("json of the package", "a comment", "inside words")
+"""Of these a grader is built; of the others what they show is enough."""
+
+
+async def test_without_a_place_to_find_them_values_are_secret(grading_root: Path) -> None:  # noqa: F811
+    async with grading_world(grading_root) as world:
+        _, build = await world.build(mixer("plain", ("# 1, 2 and 3", {"notes.txt": "nothing\n"}, {})))
+        assert build.spec is not None and build.guess_bits > 40.0, build
+
+
+@pytest.mark.parametrize("place", WHOLE)
+async def test_what_stands_in_files_makes_no_grader(grading_root: Path, place: str) -> None:  # noqa: F811
+    async with grading_world(grading_root) as world:
+        _, build = await world.build(mixer(place, PLACES[place]))
+        assert (build.spec, build.refused) == (None, "low_entropy"), build
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_what_stands_in_files_is_no_secret(place: str) -> None:
+    problem = mixer(place, PLACES[place])
+    shipped = "from mixer import mix\n\ndef test_it():\n    " + "; ".join(f"told(mix({number}))" for number in ASKED)
+    files = {**problem.before, **problem.tests, "tests/test_mixer.py": shipped}
+    values = [Telling(Kind.EQUAL, mixed(number)) for number in ASKED]
+    data = [(path, text.encode() if isinstance(text, str) else text) for path, text in files.items()]
+    assert guess_bits(values, seen_in_files(data)) < 1.0
+    plain = [("mixer.py", MIXER.format("").encode()), ("tests/test_mixer.py", shipped.encode())]
+    assert guess_bits(values, seen_in_files(plain)) > 40.0
+
+
+@pytest.mark.parametrize("way", COMPUTED)
+async def test_what_tests_compute_is_no_secret(grading_root: Path, way: str) -> None:  # noqa: F811
+    head, asked, files = COMPUTED[way]
+    lines = []
+    for count in HEADS:
+        right = [k * k * 7919 % 1000003 for k in range(count)]
+        lines.append(f"    assert {asked.format(VALUES.format(count))} == {right}")
+    body = "\n".join(lines)
+    async with grading_world(grading_root) as world:
+        _, build = await world.build(codec(way, head, body, files))
+        assert (build.spec, build.refused) == (None, "low_entropy"), build
+
+
+def codec(name: str, head: str, body: str, files: Mapping[str, str | bytes]) -> GradedProblem:
+    tests = f"from codec import decode, encode\n{head}\n\ndef test_it():\n{body}\n"
+    return GradedProblem(
+        name=f"codec {name}",
+        before={"codec.py": CODEC},
+        after={"codec.py": CODEC.replace(" + 1", "")},
+        tests={"tests/test_codec.py": textwrap.dedent(tests), **files},
+        held_out=("tests/test_codec.py::test_it",),
+    )
