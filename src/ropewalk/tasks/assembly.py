@@ -163,7 +163,8 @@ class Assembly:
         shown = without_bodies(problem.tests, secret | ({keys.key(test) for test in problem.hidden} - seen))
         source = await self._bench.layer(source_files(problem.tree, problem.before))
         right = await self._bench.layer(source_files(problem.tree, problem.after))
-        build = await self.build_grader(problem, source, held_out=judging, visible=shown)
+        told = {"NOTES": problem.notes.encode()}
+        build = await self.build_grader(problem, source, held_out=judging, visible={**shown, **told})
         if build.spec is None:
             raise Refused(_REFUSALS.get(build.refused, Reason.GRADER), f"{build.refused}: {build.detail}")
         visible = await self._visible_tests(problem, source, right, shown, set(judging))

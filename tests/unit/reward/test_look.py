@@ -19,7 +19,7 @@ from ropewalk.reward.values.watched import watched
 
 HEAD = """
 import array, builtins, collections, concurrent.futures, ctypes, dataclasses, functools, io, itertools, json, mmap
-import operator, queue, sqlite3, struct, tempfile, threading, unittest.mock, zlib
+import operator, os, queue, sys, sqlite3, struct, tempfile, threading, unittest.mock, zlib
 """
 SOURCE = """
 def tested(*arguments, **options): return 0
@@ -136,6 +136,10 @@ WATCHED = {
     "in a stream of bytes": "def test():\n s = io.BytesIO()\n s.write(b'4711'); s.write(b'found')\n tested(s)",
     "in a wrapped stream": "def test():\n s = io.TextIOWrapper(io.BytesIO())\n s.write('4711found')\n tested(s)",
     "in an open file": "def test():\n s = tempfile.NamedTemporaryFile('w+')\n s.write('4711found')\n tested(s)",
+    "in a file without a name": "def test():\n s = tempfile.TemporaryFile('w+')\n s.write('4711found')\n tested(s)",
+    "in a module of a test": (
+        "def test():\n s = tempfile.NamedTemporaryFile('w', suffix='.py')\n s.write('x=4711#found')\n tested(s.file)"
+    ),
     "in a map of memory": "def test():\n m = mmap.mmap(-1, 16)\n m[:4] = b'4711'; m[4:9] = b'found'\n tested(m)",
     "in a buffer of C": "def test():\n tested(ctypes.create_string_buffer(b'4711' + b'found'))",
     "in a queue": "def test():\n q = queue.Queue()\n q.put(MAKE())\n tested(q)",
@@ -160,6 +164,7 @@ def test_what_a_test_computes_is_found_wherever_it_goes(seen: Any, place: str) -
 
 @pytest.mark.parametrize("held", [
     "sqlite3.connect(':memory:')", "zlib.compressobj()", "zlib.decompressobj()",
+    "open(os.pipe()[0], 'rb', closefd=False)",
     "io.BytesIO(bytes(2_000_000))", "(n for n in itertools.count())", "[[str(n)] for n in range(12_000)]",
 ])  # fmt: skip
 def test_what_cannot_be_looked_into_is_told(

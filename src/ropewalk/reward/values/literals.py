@@ -32,14 +32,15 @@ def seen_in(texts: Iterable[str]) -> Visible:
 
 def seen_in_files(files: Iterable[tuple[str, bytes]]) -> Visible:
     """The same of files by path; what cannot be read may hold anything."""
-    python, others = [], []
+    python, others, paths = [], [], []
     for path, data in files:
+        paths.append(path)
         text = _decoded(data) if path.endswith((".py", ".pyi")) else None
         if text is None:
             others.append((path, data))
         else:
             python.append(text)
-    names = prose("\n".join(sorted(path for path, _ in others)))
+    names = prose("\n".join(paths))
     return union([seen_in(python), *show(others), names])
 
 

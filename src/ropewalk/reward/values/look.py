@@ -98,6 +98,8 @@ class Look:
 
     def stop(self) -> None:
         """It ended: what iterators were not asked for, and what files hold, is looked at now."""
+        if sys.getprofile() != self._on_call:
+            self._cannot_open("calls, for a test watches them itself")
         sys.setprofile(None)
         threading.setprofile(None)
         self._guarded(self._read_files)
@@ -186,8 +188,10 @@ class Look:
 
     def _note_file(self, path: str) -> None:
         absolute = str(Path(path).absolute())
-        if absolute.endswith((".pyc", ".py")) or absolute.startswith((sys.prefix, *_SYSTEM)):
+        if absolute.endswith(".pyc") or absolute.startswith((sys.prefix, *_SYSTEM)):
             return
+        if absolute.endswith(".py") and absolute.startswith(self._workdir):
+            return  # read as it lies there
         self._files.setdefault(absolute, None)
         if len(self._files) > _FILES_MAX:
             self._cannot_open("more files than can be looked at")
@@ -282,7 +286,7 @@ class Look:
             return list(value.co_consts)
         if isinstance(value, types.BuiltinFunctionType):
             return [value.__self__]
-        if isinstance(value, (types.ModuleType, types.FrameType)):
+        if isinstance(value, (types.ModuleType, types.FrameType, Look, _Sources)):
             return []
         if isinstance(value, type):
             return _without_names(vars(value)) if self._is_ours(value) else []
@@ -294,15 +298,24 @@ class Look:
             self._cannot_open(str(unopened))
             found = gc.get_referents(value)
         if opened.native_type(kind) == "_io.FileIO":
-            self._note_opened(found)
+            self._read_opened(value)
             return []
         return [part for part in found if part is not kind]
 
-    def _note_opened(self, names: list[Any]) -> None:
-        for name in names:
-            if isinstance(name, (str, bytes)):
-                self._note_file(os.fsdecode(name))
-        self._read_files()
+    def _read_opened(self, raw: Any) -> None:
+        """What an open file holds, wherever it stands, and also where it has no name any more."""
+        if raw.closed:
+            return
+        number = raw.fileno()
+        found = os.fstat(number)
+        if stat.S_ISREG(found.st_mode):
+            if found.st_size > opened.BYTES_MAX:
+                self._cannot_open("a large file")
+                return
+            data = Path(f"/proc/self/fd/{number}").read_bytes()
+            self._walk([data, data.decode("utf-8", "replace")])
+        elif not stat.S_ISCHR(found.st_mode):
+            self._cannot_open("a pipe or a socket")
 
     def _of_generator(self, value: Any) -> list[Any]:
         frame = getattr(value, "gi_frame", None) or getattr(value, "cr_frame", None) or getattr(value, "ag_frame", None)

@@ -139,7 +139,7 @@ def _of_stream(value: Any) -> list[Any]:
             return gc.get_referents(value)
     except (ValueError, OSError):
         return []  # closed, or detached
-    return [value.name] if isinstance(value, io.FileIO) else gc.get_referents(value)
+    return gc.get_referents(value)
 
 
 def _fail(value: Any) -> Any:

@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, Final
 
 from ropewalk.reward.values.codec import children, number_of
@@ -23,7 +22,8 @@ ITEMS_MAX: Final = NODES_MAX
 """Of one sequence, and parts of one value: a value that is handed out has no more."""
 _LETTERS_MAX = 2_000
 """Of a text whose letters are looked at one by one."""
-_STEPPED_MAX = 4_000
+_STEPPED_MAX = 20_000
+"""Values from which steps are taken; where there are more, nothing counts as secret."""
 _SHORT_MAX = 200
 """Items of a sequence that is looked at in every way; of a longer one only its order is."""
 _DECIMAL_MAX = 10**4000
@@ -99,6 +99,7 @@ class _Found:
         self.numbers: set[float] = set()
         self.texts: set[str] = set()
         self.runs: set[str] = set()
+        self.unopened: set[str] = set()
 
     def add(self, value: Any) -> None:
         """A value and all its parts."""
@@ -111,9 +112,10 @@ class _Found:
 
     def step(self) -> None:
         """What the most obvious functions make of each."""
-        # What stands as it is comes first; after some thousands, choosing among them is itself a guess.
-        inner = (part for name, part in self.parts.items() if name not in self.wholes)
-        for value in islice((*self.wholes.values(), *inner), _STEPPED_MAX):
+        if len(self.parts) > _STEPPED_MAX:
+            self.unopened.add(f"{len(self.parts)} values")
+            return
+        for value in list(self.parts.values()):
             scalars, sequences = _steps(value)
             for sequence in sequences:
                 self.near.add(_outline_items(sequence))
@@ -134,6 +136,7 @@ class _Found:
             numbers=frozenset(self.numbers),
             text=_joined(self.texts),
             runs=_joined(self.runs),
+            unopened=frozenset(self.unopened),
         )
 
     def _note(self, value: Any) -> None:
@@ -271,9 +274,10 @@ def _steps_of_text(text: str) -> tuple[list[Any], list[list[str]]]:
         text.lower(),
         text.title(),
     ]
+    found += {*_WORD.findall(text), *map(int, _DIGITS.findall(text))}
     sequences = [[outline(word) for word in text.split()]]
     if len(text) <= _LETTERS_MAX:
-        found += ["".join(sorted(text)), *_WORD.findall(text), *map(int, _DIGITS.findall(text))]
+        found.append("".join(sorted(text)))
         sequences.append([outline(letter) for letter in text])
     for kind in (int, float):
         with suppress(ValueError):
