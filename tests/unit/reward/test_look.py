@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ropewalk.reward.values import encode, opened
+from ropewalk.reward.values import encode
 from ropewalk.reward.values.instrument import instrument
 from ropewalk.reward.values.lenient import lenient
 from ropewalk.reward.values.watched import watched
@@ -55,7 +55,7 @@ PLACES = {
 @pytest.fixture
 def look(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setitem(sys.modules, "encode", encode)
-    monkeypatch.setitem(sys.modules, "opened", opened)
+    monkeypatch.setitem(sys.modules, "opened", importlib.import_module("ropewalk.reward.values.opened"))
     return importlib.import_module("ropewalk.reward.values.look")
 
 
@@ -136,7 +136,7 @@ WATCHED = {
     "in a stream of bytes": "def test():\n s = io.BytesIO()\n s.write(b'4711'); s.write(b'found')\n tested(s)",
     "in a wrapped stream": "def test():\n s = io.TextIOWrapper(io.BytesIO())\n s.write('4711found')\n tested(s)",
     "in an open file": "def test():\n s = tempfile.NamedTemporaryFile('w+')\n s.write('4711found')\n tested(s)",
-    "in a file without a name": "def test():\n s = tempfile.TemporaryFile('w+')\n s.write('4711found')\n tested(s)",
+    "in a file without a name": "def test():\n with tempfile.TemporaryFile('w+') as s: s.write('4711found'); tested(s)",
     "in a module of a test": (
         "def test():\n s = tempfile.NamedTemporaryFile('w', suffix='.py')\n s.write('x=4711#found')\n tested(s.file)"
     ),

@@ -9,11 +9,9 @@ may be anything in it.
 from __future__ import annotations
 
 import contextlib
-import dis
 import gc
 import itertools
 import json
-import marshal
 import os
 import stat
 import sys
@@ -51,8 +49,6 @@ _WRITES = frozenset({"open", "os.rename", "os.link", "os.symlink", "shutil.copyf
 _BOTTOM = ("pytest_pyfunc_call", "call_fixture_func", "pytest_runtest_protocol")
 _SYSTEM = ("/proc", "/dev", "/sys", "/usr", "/etc")
 _SOURCES = (types.GeneratorType, types.AsyncGeneratorType, types.CoroutineType)
-_plain: dict[type, bool] = {}
-_COMPUTES = frozenset({"BINARY_OP", "CALL", "CALL_FUNCTION_EX", "MAKE_FUNCTION"})
 
 
 class _Sources(dict[str, bool]):
@@ -85,6 +81,7 @@ class Look:
         self._waiting = 0
         self._iterators: dict[int, Any] = {}
         self._files: dict[str, Any] = {}
+        self._tested: dict[type, bool] = {}
         self._lock = threading.Lock()
         self._looking = 0
         """The thread that does."""
@@ -121,7 +118,9 @@ class Look:
             value, kept = itertools.tee(value)
             self._iterators[id(kept)] = kept
             return value
-        if isinstance(value, (types.FunctionType, types.ModuleType, type)):
+        if isinstance(value, (types.FunctionType, types.ModuleType, type)) or self._is_tested(kind):
+            return value
+        if kind in _CONTAINERS and opened.mark(value) in self._prints:
             return value
         self._guarded(lambda: self._walk([value]))
         return value
@@ -183,7 +182,11 @@ class Look:
                     self._note_file(os.fsdecode(path))
         elif event == "exec" and arguments and isinstance(arguments[0], types.CodeType):
             code, caller = arguments[0], sys._getframe(1)
-            if caller.f_code.co_filename in self._shipped and code.co_filename not in self._shipped and _computes(code):
+            if (
+                caller.f_code.co_filename in self._shipped
+                and code.co_filename not in self._shipped
+                and opened.computes(code)
+            ):
                 self._cannot_open("code that a test makes at run time")
 
     def _note_file(self, path: str) -> None:
@@ -250,7 +253,7 @@ class Look:
             if kind in _CONTAINERS:
                 if self._is_known(value):
                     continue
-                if not _is_all_plain(value):
+                if not opened.is_all_plain(value):
                     pending += [(part, True) for part in gc.get_referents(value)]
                     continue
             encoded = encode.encode(value)
@@ -262,13 +265,9 @@ class Look:
 
     def _is_known(self, value: Any) -> bool:
         """Whether plain data, with all that is in it, was looked at before, or can be at once."""
-        try:
-            data = marshal.dumps(value, 2)
-        except ValueError:
-            return False
-        mark = hash(data)
-        if mark in self._prints:
-            return True
+        mark = opened.mark(value)
+        if mark is None or mark in self._prints:
+            return mark is not None
         encoded = encode.encode(value)
         if '["o", ' in json.dumps(encoded):  # buffers pass for bytes; what is in a string has its quotes escaped
             return False
@@ -341,6 +340,14 @@ class Look:
                 continue
         return found
 
+    def _is_tested(self, kind: type) -> bool:
+        """Whether a class is the source's: what its objects are made of was handed to it, and is looked at there."""
+        known = self._tested.get(kind)
+        if known is None:
+            path = getattr(sys.modules.get(_module_of(kind)), "__file__", None)
+            known = self._tested[kind] = isinstance(path, str) and self._sources[path]
+        return known
+
     def _is_ours(self, kind: type) -> bool:
         path = getattr(sys.modules.get(_module_of(kind)), "__file__", None)
         return isinstance(path, str) and path.startswith(self._workdir)
@@ -378,24 +385,6 @@ class Look:
         if self._pending:
             self._say("s", self._pending)
             self._pending, self._waiting = [], 0
-
-
-def _is_all_plain(container: Any) -> bool:
-    """Whether nothing directly in it is an object that no value can be made of."""
-    return all(map(_is_plain_type, map(type, gc.get_referents(container))))
-
-
-def _is_plain_type(kind: type) -> bool:
-    known = _plain.get(kind)
-    if known is None:
-        known = _plain[kind] = kind in _ATOMS or any(base in encode._ENCODERS for base in type.mro(kind))
-    return known
-
-
-def _computes(code: Any) -> bool:
-    return any(isinstance(part, types.CodeType) for part in code.co_consts) or any(
-        step.opname in _COMPUTES and step.opname != "CALL" for step in dis.get_instructions(code)
-    )
 
 
 def _is_bottom(frame: Any) -> bool:

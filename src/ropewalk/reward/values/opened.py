@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import array
 import contextlib
+import dis
 import gc
 import io
 import itertools
+import marshal
 import types
 from typing import Any
+
+import encode  # type: ignore[import-not-found]
 
 BYTES_MAX = 1_000_000
 """Of a stream, a file or a buffer."""
@@ -64,7 +68,9 @@ _EMPTY = frozenset(
 )  # fmt: skip
 """They hold nothing that is not a name, a clue to other objects that are looked at themselves, or unreadable."""
 _STEPPED = (itertools.count, itertools.cycle, itertools.repeat)
+_COMPUTES = frozenset({"BINARY_OP", "CALL", "CALL_FUNCTION_EX", "MAKE_FUNCTION"})
 _native: dict[type, str] = {}
+_plain: dict[type, bool] = {}
 
 
 class Unopened(Exception):
@@ -103,6 +109,33 @@ def parts(value: Any, name_of_type: str) -> list[Any]:
     if name_of_type.startswith("itertools.") or name_of_type.endswith("range_iterator"):
         return [*(value.__reduce__()[1] if "range" in name_of_type else ()), *gc.get_referents(value)]
     return _of_buffer(value)
+
+
+def is_all_plain(container: Any) -> bool:
+    """Whether nothing directly in it is an object that no value can be made of."""
+    return all(map(_is_plain_type, map(type, gc.get_referents(container))))
+
+
+def _is_plain_type(kind: type) -> bool:
+    known = _plain.get(kind)
+    if known is None:
+        known = _plain[kind] = kind is type(None) or any(base in encode._ENCODERS for base in type.mro(kind))
+    return known
+
+
+def mark(value: Any) -> int | None:
+    """Of plain data: another for whatever is not equal. None for what holds anything else."""
+    try:
+        return hash(marshal.dumps(value, 2))
+    except ValueError:
+        return None
+
+
+def computes(code: Any) -> bool:
+    """Whether code does more than call and look up names: then there are values that nobody saw."""
+    return any(isinstance(part, types.CodeType) for part in code.co_consts) or any(
+        step.opname in _COMPUTES and step.opname != "CALL" for step in dis.get_instructions(code)
+    )
 
 
 def _of_buffer(value: Any) -> list[Any]:
