@@ -16,7 +16,7 @@ COMPILE = uv pip compile -q --universal --generate-hashes --no-header --no-annot
 .PHONY: demo test check bench setup clean lock
 .DEFAULT_GOAL := test
 
-demo: $(VENV)/.base
+demo: $(VENV)/.agent
 	$(BIN)/ropewalk demo $(DEMO)
 
 test: check
@@ -47,18 +47,28 @@ $(VENV)/.base: $(VENV)/.venv requirements/base.lock pyproject.toml
 	@echo "Setting up $(VENV) …"
 	@$(PIP) install --require-hashes -r requirements/build.lock
 	@$(PIP) install --require-hashes -r requirements/base.lock
+	@command -v musl-gcc > /dev/null || $(PIP) install --require-hashes -r requirements/agent.lock
 	@$(PIP) install --no-deps --no-build-isolation -e .
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.base requirements/dev.lock
+# Installing compiles the guest agent (hatch_build.py): by musl-gcc where there is one, else by zig, which is large.
+# Later changes are compiled here.
+$(VENV)/.agent: $(VENV)/.base hatch_build.py agent/flags $(wildcard agent/src/*.c agent/src/*.h)
+	@$(BIN)/python hatch_build.py > /dev/null
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.agent requirements/dev.lock
 	@$(PIP) install --require-hashes -r requirements/dev.lock
 	@touch $@
 
 # Needs uv. No index is written into the files: they work with whichever one the machine uses.
 lock:
 	$(COMPILE) --group pyproject.toml:build -o requirements/build.lock
+	$(COMPILE) --group pyproject.toml:agent -o requirements/agent.lock
 	$(COMPILE) pyproject.toml -o requirements/base.lock
 	$(COMPILE) pyproject.toml --group dev -c requirements/base.lock -o requirements/dev.lock
 
 clean:
+	$(MAKE) --quiet -C agent clean
+	rm -f src/ropewalk/sandbox/agent/agent-*
 	rm -rf $(VENV) out .pytest_cache .mypy_cache .ruff_cache .hypothesis

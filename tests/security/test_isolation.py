@@ -147,11 +147,11 @@ async def test_the_agent_cannot_be_touched(world: SandboxWorld) -> None:
         attack = (
             "kill -9 1; kill -STOP 1; kill -9 -1; "
             "cat /proc/1/environ /proc/1/mem /proc/1/maps; ls -l /proc/1/fd/; cat /proc/1/fd/3; "
-            "echo x > /.ropewalk/agent/loop.py; rm -rf /.ropewalk; mv /.ropewalk /gone; "
+            "echo x > /.ropewalk/agent/agent; rm -rf /.ropewalk; mv /.ropewalk /gone; "
             "echo 1000 > /proc/1/oom_score_adj; echo x > /proc/1/mem"
         )
         await sandbox.exec(attack, timeout_s=20)
-        assert await output(sandbox, "echo alive; ls /.ropewalk") == "alive\nagent\npython"
+        assert await output(sandbox, "echo alive; ls /.ropewalk") == "alive\nagent"
         for path in ("/proc/1/mem", "/proc/1/environ", "/proc/1/fd/3"):
             assert (await sandbox.exec(["cat", path])).exit_code != 0
 
@@ -201,7 +201,7 @@ async def test_who_offers_the_agent_to_the_memory_killer_is_out_of_memory(world:
 async def test_nothing_of_the_host_can_be_written(world: SandboxWorld) -> None:
     attempts = (
         "echo 1 > /proc/sys/kernel/panic", "echo h > /proc/sysrq-trigger", "echo core > /proc/sys/kernel/core_pattern",
-        "echo x > /.ropewalk/python/usr/local/bin/python3", "mknod /work/disk b 8 0", "mknod /dev/x c 1 1",
+        "echo x > /.ropewalk/agent/agent", "mknod /work/disk b 8 0", "mknod /dev/x c 1 1",
         "touch /dev/x", "cat /proc/kcore", "head -c 1 /dev/mem", "echo 1 > /proc/sys/net/ipv4/ip_forward",
         "cat /sys/kernel/vmcoreinfo",
         "echo -1000 > /proc/self/oom_score_adj", "hostname evil", "date -s 2001-01-01",

@@ -284,15 +284,3 @@ def _compile(root: Path, python: Path) -> None:
     answer = subprocess.run(command, capture_output=True, text=True, check=False)
     if answer.returncode and "SyntaxError" not in answer.stdout:
         raise UnavailableError(f"The image's bytecode could not be made: {(answer.stdout + answer.stderr)[-500:]}")
-
-
-def interpreter_command(tree: Path, place: str) -> tuple[str, ...]:
-    """How to start the Python of an unpacked default image that is mounted at `place`, in any other root.
-
-    Through its own dynamic loader, since the root may have another C library or none.
-    """
-    python = (tree / "usr/local/bin/python3").readlink()
-    loader = _loader(tree / "usr/local/bin" / python)
-    libraries = next(path.parent for path in (tree / "usr").rglob("libc.so.*")).relative_to(tree)
-    program = f"{place}/usr/local/bin/{python}"
-    return (f"{place}{loader}", "--library-path", f"{place}/{libraries}", "--argv0", program, program)

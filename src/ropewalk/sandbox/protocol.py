@@ -46,6 +46,10 @@ class FrameKind(IntEnum):
     STAT = 21
     REMOVE = 22
     STATS = 23
+    WATCH = 24
+    IDENTIFY = 25
+    QUIESCE = 26
+    CONFIGURE = 27
     HELLO = 128
     PONG = 129
     STARTED = 130
@@ -59,6 +63,9 @@ class FrameKind(IntEnum):
     ENTRIES = 147
     DONE = 148
     ERROR = 149
+    WATCHING = 150
+    CHANGES = 151
+    IDENTITY = 152
 
 
 class Key(IntEnum):
@@ -98,6 +105,18 @@ class Key(IntEnum):
     ENTRIES_MAX = 42
     ERRNO = 43
     COUNT = 44
+    MEMORY_BYTES = 48
+    MEMORY_TOTAL = 49
+    OOM_KILLS = 50
+    HOSTNAME = 64
+    MACHINE_ID = 65
+    BOOT_ID = 66
+    SEED = 67
+    TIME_NS = 68
+    TOKEN = 69
+    INTERFACE = 70
+    RANDOM = 71
+    STEP = 72
 
 
 class ExecFlag(IntFlag):

@@ -13,7 +13,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from ropewalk.core.clock import SystemClock
 from ropewalk.core.errors import CallerError
 from ropewalk.core.outcomes import Termination
 from ropewalk.core.records import content_id
-from ropewalk.sandbox.agent import source
+from ropewalk.sandbox.agent import program
 from ropewalk.sandbox.contract import (
     Lease,
     Probe,
@@ -89,16 +88,15 @@ def unsandboxed_spec(**fields: Any) -> SandboxSpec:
 class UnsandboxedDriver:
     """Keeps everything under `root`; the agents die with this process's `destroy` calls, or idle out."""
 
-    def __init__(self, root: Path, *, prefix: tuple[str, ...] = (), python: str = sys.executable) -> None:
+    def __init__(self, root: Path, *, prefix: tuple[str, ...] = ()) -> None:
         self.root = root
         self.out_of_memory_kills = 0
         """What `stats` reports: tests raise it."""
         self.figures: Callable[[], dict[str, Any]] = dict
         """More of what `stats` reports."""
         self._prefix = prefix
-        self._python = python
         self._agents: dict[str, tuple[SandboxRecord, subprocess.Popen[bytes]]] = {}
-        self._program = source.unpack(root / ".agent")
+        self._program = program()
 
     def probe(self) -> Probe:
         return Probe(
@@ -183,11 +181,9 @@ class UnsandboxedDriver:
                 "listen_fd": listener.fileno(), "lease": spec.lease, "idle_timeout_s": spec.idle_timeout_s,
                 "workdir": str(self.workdir(id)), "env": spec.env, "hostname": spec.hostname,
             }  # fmt: skip
-            words, variables = self._program
             process = subprocess.Popen(
-                [*self._prefix, self._python, *words, json.dumps(config)], pass_fds=[listener.fileno()],
-                env={**os.environ, **variables},
-            )  # fmt: skip
+                [*self._prefix, str(self._program), json.dumps(config)], pass_fds=[listener.fileno()]
+            )
         record = SandboxRecord(
             id=id, driver="unsandboxed", spec=spec, snapshot=snapshot, created_s=SystemClock().now_s()
         )

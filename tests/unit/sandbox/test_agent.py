@@ -7,7 +7,6 @@ import json
 import os
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,10 +15,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ropewalk.sandbox.agent import source, wire
-from ropewalk.sandbox.agent.wire import Fields, field
+from ropewalk.sandbox import protocol
+from ropewalk.sandbox.agent import program
+from ropewalk.sandbox.protocol import ExecFlag, Fields, FrameKind, Key, field
 
-HEAVY = {"os", "re", "enum", "json", "typing", "signal", "socket", "selectors", "subprocess", "asyncio", "ctypes"}
 opened: list[socket.socket] = []
 
 
@@ -55,10 +54,10 @@ class Peer:
         return frame[2]
 
     def start(self, channel: int, *argv: str, credit: int = 1 << 18, flags: int = 0, cap: int = 1 << 30) -> int:
-        words = b"".join(field(wire.K_ARGV, word.encode()) for word in argv)
-        limits = field(wire.K_CREDIT, credit) + field(wire.K_OUTPUT_MAX, cap) + field(wire.K_FLAGS, flags)
-        self.send(wire.EXEC, channel, words + limits)
-        return Fields(self.until(wire.STARTED, channel)).number(wire.K_PID)
+        words = b"".join(field(Key.ARGV, word.encode()) for word in argv)
+        limits = field(Key.CREDIT, credit) + field(Key.OUTPUT_MAX, cap) + field(Key.FLAGS, flags)
+        self.send(FrameKind.EXEC, channel, words + limits)
+        return Fields(self.until(FrameKind.STARTED, channel)).number(Key.PID)
 
     def closed(self) -> bool:
         try:
@@ -69,8 +68,8 @@ class Peer:
         return True
 
     def ping(self) -> bool:
-        self.send(wire.PING, 7, b"?")
-        return self.until(wire.PONG, 7) == b"?"
+        self.send(FrameKind.PING, 7, b"?")
+        return self.until(FrameKind.PONG, 7) == b"?"
 
 
 Start = Callable[..., tuple["subprocess.Popen[bytes]", Path]]
@@ -83,12 +82,8 @@ def running(folder: Path, **config: object) -> Iterator[tuple[subprocess.Popen[b
         listener.bind(str(path))
         listener.listen(64)
         full = {"listen_fd": listener.fileno(), "idle_timeout_s": 60, "workdir": str(folder), "env": {}, **config}
-        words, variables = source.unpack(folder / ".agent")
         process = subprocess.Popen(
-            [sys.executable, *words, json.dumps(full)],
-            pass_fds=[listener.fileno()],
-            stderr=subprocess.DEVNULL,
-            env=variables,
+            [program(), json.dumps(full)], pass_fds=[listener.fileno()], stderr=subprocess.DEVNULL, env={}
         )
     try:
         yield process, path
@@ -132,31 +127,8 @@ def alive(pid: int) -> bool:
 
 def test_it_greets_with_its_version(agent: Path) -> None:
     kind, channel, payload = Peer(agent).hello
-    assert (kind, channel, Fields(payload).number(wire.K_VERSION)) == (wire.HELLO, 0, wire.VERSION)
-    assert b"untraceable" in Fields(payload).all(wire.K_FEATURES)
-
-
-def test_it_loads_nothing_heavy_at_its_start(tmp_path: Path) -> None:
-    words, variables = source.unpack(tmp_path)
-    command = [sys.executable, "-v", *words, '{"listen_fd": 99}']  # there is no descriptor 99
-    told = subprocess.run(command, capture_output=True, text=True, check=False, env=variables).stderr
-    loaded = {line.split()[1].strip("'") for line in told.splitlines() if line.startswith("import ")}
-    assert {"select", "encodings"} <= loaded
-    assert f'"{source.PLACE}/loop.py"' in told, "it came as far as its loop"
-    assert not HEAVY & loaded
-    assert ".pyc matches" not in told, "a module of the standard library was read from disk"
-
-
-def test_its_files_depend_on_its_sources_alone() -> None:
-    """They become a layer, whose name is their digest: every process must make the same one."""
-    script = "import hashlib; from ropewalk.sandbox.agent import source; "
-    script += "print({name: hashlib.sha256(data).hexdigest() for name, data in source.packed().items()})"
-    told = {
-        subprocess.run([sys.executable, "-c", before + script], capture_output=True, text=True, check=True).stdout
-        for before in ("", "import asyncio, ropewalk.sandbox.agent.loop, ropewalk.sandbox.agent.files; ")
-    }
-    assert len(told) == 1
-    assert not any(str(Path(source.__file__).parent).encode() in data for data in source.packed().values())
+    assert (kind, channel, Fields(payload).number(Key.VERSION)) == (FrameKind.HELLO, 0, protocol.VERSION)
+    assert b"untraceable" in Fields(payload).all(Key.FEATURES)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
@@ -169,7 +141,7 @@ def test_noise_closes_its_own_connection_at_most(lasting: Path, noise: bytes) ->
     assert other.ping()
 
 
-keys = st.integers(1, 44).filter(lambda key: key not in (wire.K_ARGV, wire.K_PATH))
+keys = st.integers(1, 44).filter(lambda key: key not in (Key.ARGV, Key.PATH))
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=100)
@@ -182,7 +154,7 @@ def test_odd_requests_close_their_own_connection_at_most(
 ) -> None:
     peer = Peer(lasting)
     # Never a random program or path: this agent works on this machine, perhaps as root.
-    payload = field(wire.K_ARGV, b"true") + field(wire.K_PATH, b"some/name")
+    payload = field(Key.ARGV, b"true") + field(Key.PATH, b"some/name")
     payload += b"".join(field(key, value) for key, value in pairs)
     try:
         peer.send(kind, 1, payload)
@@ -198,13 +170,13 @@ def test_odd_requests_close_their_own_connection_at_most(
 @pytest.mark.parametrize(
     "frames",
     [
-        [(wire.EXEC, 0, field(wire.K_ARGV, b"true"))],
-        [(wire.EXEC, 1, field(wire.K_ARGV, b"cat") + field(wire.K_FLAGS, wire.F_STDIN)), (wire.EXEC, 1, b"")],
-        [(wire.WRITE, 1, field(wire.K_PATH, b"x")), (wire.STDIN, 1, b"x")],
-        [(wire.EXEC, 1, field(wire.K_ARGV, b"cat") + field(wire.K_CWD, b"a\0b"))],
-        [(wire.EXEC, 1, field(wire.K_ARGV, b"sleep") + field(wire.K_ARGV, b"9") + field(wire.K_FLAGS, wire.F_STDIN)),
-         *[(wire.STDIN, 1, bytes(1 << 18))] * 3],
-        [(wire.HELLO, 1, b"")],
+        [(FrameKind.EXEC, 0, field(Key.ARGV, b"true"))],
+        [(FrameKind.EXEC, 1, field(Key.ARGV, b"cat") + field(Key.FLAGS, ExecFlag.STDIN)), (FrameKind.EXEC, 1, b"")],
+        [(FrameKind.WRITE, 1, field(Key.PATH, b"x")), (FrameKind.STDIN, 1, b"x")],
+        [(FrameKind.EXEC, 1, field(Key.ARGV, b"cat") + field(Key.CWD, b"a\0b"))],
+        [(FrameKind.EXEC, 1, field(Key.ARGV, b"sleep") + field(Key.ARGV, b"9") + field(Key.FLAGS, ExecFlag.STDIN)),
+         *[(FrameKind.STDIN, 1, bytes(1 << 18))] * 3],
+        [(FrameKind.HELLO, 1, b"")],
     ],
 )  # fmt: skip
 def test_what_is_against_the_protocol_closes_the_connection(agent: Path, frames: list[tuple[int, int, bytes]]) -> None:
@@ -220,36 +192,36 @@ def test_a_frame_may_come_in_pieces(agent: Path) -> None:
     peer = Peer(agent)
     for byte in b"\0\0\0\x01\x01\0\0\0\x07!":
         peer.socket.sendall(bytes((byte,)))
-    assert peer.until(wire.PONG, 7) == b"!"
+    assert peer.until(FrameKind.PONG, 7) == b"!"
 
 
 def test_output_waits_for_credit_and_holds_up_nobody_else(agent: Path) -> None:
     peer = Peer(agent)
     peer.start(1, "head", "-c", "1000000", "/dev/zero", credit=1000)
-    assert len(peer.until(wire.STDOUT, 1)) == 1000
+    assert len(peer.until(FrameKind.STDOUT, 1)) == 1000
     peer.start(2, "echo", "other")
-    assert peer.until(wire.STDOUT, 2) == b"other\n"
-    peer.until(wire.EXIT, 2)
+    assert peer.until(FrameKind.STDOUT, 2) == b"other\n"
+    peer.until(FrameKind.EXIT, 2)
     assert peer.ping()  # still nothing for 1
-    peer.send(wire.CREDIT, 1, field(wire.K_CREDIT, 1 << 20))
-    end = Fields(peer.until(wire.EXIT, 1))
-    assert (end.number(wire.K_CODE, 1), end.number(wire.K_STDOUT_BYTES)) == (0, 1_000_000)
+    peer.send(FrameKind.CREDIT, 1, field(Key.CREDIT, 1 << 20))
+    end = Fields(peer.until(FrameKind.EXIT, 1))
+    assert (end.number(Key.CODE, 1), end.number(Key.STDOUT_BYTES)) == (0, 1_000_000)
 
 
 def test_output_past_the_cap_is_counted_and_never_blocks(agent: Path) -> None:
     peer = Peer(agent)
     peer.start(1, "head", "-c", "50000000", "/dev/zero", credit=100, cap=10)
-    assert peer.until(wire.STDOUT, 1) == bytes(10)
-    assert Fields(peer.until(wire.EXIT, 1)).number(wire.K_STDOUT_BYTES) == 50_000_000
+    assert peer.until(FrameKind.STDOUT, 1) == bytes(10)
+    assert Fields(peer.until(FrameKind.EXIT, 1)).number(Key.STDOUT_BYTES) == 50_000_000
 
 
 def test_a_peer_that_reads_nothing_costs_the_agent_little(agent: Path) -> None:
     lazy = Peer(agent)
     for channel in range(1, 40):
-        lazy.send(wire.EXEC, channel, field(wire.K_ARGV, b"yes") + field(wire.K_CREDIT, 1 << 40)
-                  + field(wire.K_OUTPUT_MAX, 1 << 40))  # fmt: skip
+        lazy.send(FrameKind.EXEC, channel, field(Key.ARGV, b"yes") + field(Key.CREDIT, 1 << 40)
+                  + field(Key.OUTPUT_MAX, 1 << 40))  # fmt: skip
     peer = Peer(agent)
-    own = Fields(peer.hello[2]).number(wire.K_PID)
+    own = Fields(peer.hello[2]).number(Key.PID)
     for _ in range(100):
         assert peer.ping()
     resident = int(Path(f"/proc/{own}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -258,7 +230,7 @@ def test_a_peer_that_reads_nothing_costs_the_agent_little(agent: Path) -> None:
 
 def test_commands_end_with_their_connection_but_for_detached_ones(agent: Path) -> None:
     peer = Peer(agent)
-    plain, detached = peer.start(1, "sleep", "100"), peer.start(2, "sleep", "100", flags=wire.F_DETACH)
+    plain, detached = peer.start(1, "sleep", "100"), peer.start(2, "sleep", "100", flags=ExecFlag.DETACH)
     peer.socket.close()
     wait_until(lambda: not alive(plain))
     assert alive(detached)
@@ -266,8 +238,8 @@ def test_commands_end_with_their_connection_but_for_detached_ones(agent: Path) -
 
 def test_files_half_sent_leave_nothing(agent: Path, tmp_path: Path) -> None:
     peer = Peer(agent)
-    peer.send(wire.WRITE, 1, field(wire.K_PATH, b"deep/file"))
-    peer.send(wire.DATA, 1, b"half")
+    peer.send(FrameKind.WRITE, 1, field(Key.PATH, b"deep/file"))
+    peer.send(FrameKind.DATA, 1, b"half")
     assert peer.ping()
     assert list((tmp_path / "deep").iterdir())
     peer.socket.close()
@@ -277,7 +249,7 @@ def test_files_half_sent_leave_nothing(agent: Path, tmp_path: Path) -> None:
 def test_it_ends_when_nothing_ran_for_the_idle_time(tmp_path: Path) -> None:
     with running(tmp_path, idle_timeout_s=0.3) as (process, path):
         peer = Peer(path)
-        peer.start(1, "sleep", "0.8", flags=wire.F_DETACH)
+        peer.start(1, "sleep", "0.8", flags=ExecFlag.DETACH)
         peer.socket.close()
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(0.6)  # the detached command keeps it
@@ -295,7 +267,7 @@ def test_an_open_connection_keeps_it(tmp_path: Path) -> None:
 def test_variables_of_the_host_stay_outside(agent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     peer = Peer(agent)
     peer.start(1, "env")
-    names = {line.split(b"=")[0] for line in peer.until(wire.STDOUT, 1).splitlines()}
+    names = {line.split(b"=")[0] for line in peer.until(FrameKind.STDOUT, 1).splitlines()}
     assert names == {b"PATH", b"HOME", b"USER", b"LANG", b"TMPDIR"}
 
 
@@ -303,7 +275,7 @@ def test_commands_inherit_no_descriptors_and_go_first_when_memory_is_short(agent
     peer = Peer(agent)
     peer.start(1, "sh", "-c", "ls /proc/self/fd; cat /proc/self/oom_score_adj; umask")
     output = b""
-    while (frame := peer.receive())[0] != wire.EXIT:
+    while (frame := peer.receive())[0] != FrameKind.EXIT:
         output += frame[2]
     assert output.split() == [b"0", b"1", b"2", b"3", b"500", b"0022"]
 

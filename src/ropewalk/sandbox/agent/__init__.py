@@ -1,5 +1,5 @@
-"""The guest agent. `source` packs this folder's other modules into what a sandbox is shown, read-only, and starts.
+"""The guest agent, a static program in C: made of `agent/src`, left here by the build, one per architecture."""
 
-They import each other relatively and C modules (`posix`, `_signal`) in place of `os`, `signal`,
-`socket` and `typing`, which would add 20 ms to the start of every sandbox. The host imports `source` alone.
-"""
+from ropewalk.sandbox.agent.program import NAME, PLACE, program
+
+__all__ = ["NAME", "PLACE", "program"]

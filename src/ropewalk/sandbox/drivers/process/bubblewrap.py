@@ -16,7 +16,6 @@ from pathlib import Path
 
 from ropewalk.core.errors import UnavailableError
 from ropewalk.core.records import Record
-from ropewalk.sandbox.agent import source
 from ropewalk.sandbox.drivers.process.spawner import BOOT_ID_FD, INFO_FD, SECCOMP_FD
 
 CAPABILITIES = ("CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_SETGID", "CAP_SETUID",
@@ -83,7 +82,7 @@ def arguments(program: Program, command: Sequence[str], *, hostname: str, attach
     line = [program.inside, "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-net", "--unshare-cgroup-try",
             "--as-pid-1", "--hostname", hostname, "--dev-bind", "/tmp/m", "/", "--proc", "/proc",
             "--ro-bind-data", str(BOOT_ID_FD), "/proc/sys/kernel/random/boot_id"]  # fmt: skip
-    line += ["--chdir", "/", "--clearenv", "--setenv", "PYTHONPATH", source.PLACE, "--cap-drop", "ALL"]
+    line += ["--chdir", "/", "--clearenv", "--cap-drop", "ALL"]
     for capability in CAPABILITIES:
         line += ["--cap-add", capability]
     line += ["--seccomp", str(SECCOMP_FD), "--info-fd", str(INFO_FD)]

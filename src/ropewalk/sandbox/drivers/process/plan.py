@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ropewalk.core.errors import CallerError
-from ropewalk.sandbox import default_image, privilege
-from ropewalk.sandbox.agent import source
+from ropewalk.sandbox import agent, privilege
 from ropewalk.sandbox.contract import Lease, SandboxRecord, SandboxSpec
 from ropewalk.sandbox.drivers.process import bubblewrap, cgroups
 from ropewalk.sandbox.drivers.process.folders import Folder, Folders
@@ -72,7 +71,6 @@ class Planner:
         self._program: bubblewrap.Program | None = None
         self._parents: cgroups.Groups | None = None
         self._agent: dict[str, str] = {}
-        self._command: tuple[str, ...] = ()
         self._bottoms: dict[str, str] = {}
         self._known: dict[str, ImageRecord] = {}
 
@@ -126,22 +124,18 @@ class Planner:
             },
             "program": program.inside,
             "argv": bubblewrap.arguments(
-                program, (*self._command, text), hostname=(spec.hostname[: 63 - len(suffix)] + suffix),
+                program, (f"{agent.PLACE}/{agent.NAME}", text), hostname=(spec.hostname[: 63 - len(suffix)] + suffix),
                 attached=attached,
             ),
         }  # fmt: skip
 
     def _prepare(self) -> bubblewrap.Program:
-        """What the agent runs with: the default image's Python, whatever image the sandbox has."""
+        """What the agent runs with: itself alone, whatever image the sandbox has."""
         if self._program is None:
             self._parents = group_parents(self._layout)
-            python = self._layers.check(self._images.default().layers[0])
-            agent = self._layers.path(self._layers.add_files(source.packed()).digest)
-            self._agent = {".ropewalk/python": str(python), source.PLACE.lstrip("/"): str(agent)}
-            self._command = (
-                *default_image.interpreter_command(python, "/.ropewalk/python"),
-                *source.FLAGS, f"{source.PLACE}/{source.PROGRAM}",
-            )  # fmt: skip
+            program = agent.program().read_bytes()
+            layer = self._layers.add_files({agent.NAME: program}, modes={agent.NAME: 0o755})
+            self._agent = {agent.PLACE.lstrip("/"): str(self._layers.path(layer.digest))}
             self._program = bubblewrap.find()
         return self._program
 
@@ -155,7 +149,7 @@ class Planner:
         if workdir not in self._bottoms:
             with tempfile.TemporaryDirectory(dir=self._layout.layers, prefix=".staging-") as scratch:
                 root = Path(scratch, "root")
-                for name in ("proc", "dev", "tmp", ".ropewalk/python", ".ropewalk/agent", workdir.lstrip("/")):
+                for name in ("proc", "dev", "tmp", agent.PLACE.lstrip("/"), workdir.lstrip("/")):
                     (root / name).mkdir(parents=True, exist_ok=True)
                 (root / "tmp").chmod(0o1777)
                 self._bottoms[workdir] = self._layers.add_tree(root).digest
