@@ -276,6 +276,8 @@ static void accept_again(struct agent *agent, int64_t now)
 static void run(struct agent *agent, struct stream *stream)
 {
     agent->quiet_since = now_ns();
+    if (agent->mux)
+        stream_flush(stream); /* says that it is there */
     for (;;) {
         int64_t now = now_ns();
         if (agent->connections || agent->commands)
@@ -298,6 +300,26 @@ static void run(struct agent *agent, struct stream *stream)
     }
 }
 
+/* Nothing is connected and nothing runs any more. */
+static void tear_down(struct agent *agent, struct shared *shared)
+{
+#ifdef SANITIZED /* which looks for leaks now, and has to be let */
+    prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
+#endif
+    if (agent->mux) {
+        stream_close(&shared->stream);
+        mux_free(agent->mux);
+    }
+    connection_bury(agent);
+    jobs_step(agent);
+    marker_set_free(&agent->kept);
+    config_free(&agent->config);
+    free(agent->home);
+    free(agent->user);
+    free(agent);
+    free(shared);
+}
+
 int agent_main(const char *text, size_t length)
 {
     struct agent *agent = calloc(1, sizeof *agent);
@@ -315,6 +337,7 @@ int agent_main(const char *text, size_t length)
         tell("it cannot start", why);
         if (agent->config.init)
             init_power_off();
+        tear_down(agent, shared);
         return 64;
     }
     run(agent, &shared->stream);
@@ -322,5 +345,6 @@ int agent_main(const char *text, size_t length)
         sweep_all(agent);
     if (agent->config.init)
         init_power_off();
+    tear_down(agent, shared);
     return 0;
 }

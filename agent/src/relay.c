@@ -305,5 +305,8 @@ int relay_main(const char *text, size_t length)
     for (struct peer *each = relay->peers; each; each = each->next)
         each->dead = true;
     bury(relay);
+    stream_close(&relay->stream);
+    config_free(&relay->config);
+    free(relay);
     return 0;
 }

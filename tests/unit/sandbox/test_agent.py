@@ -3,93 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import socket
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.agent_peer import Peer, alive, opened, resident_bytes, running, wait_until
 
 from ropewalk.sandbox import protocol
 from ropewalk.sandbox.agent import program
-from ropewalk.sandbox.protocol import ExecFlag, Fields, FrameKind, Key, field
-
-opened: list[socket.socket] = []
-
-
-class Peer:
-    """A blocking connection."""
-
-    def __init__(self, path: Path) -> None:
-        self.socket = socket.socket(socket.AF_UNIX)
-        opened.append(self.socket)
-        self.socket.settimeout(20)
-        self.socket.connect(str(path))
-        self.hello = self.receive()
-
-    def send(self, kind: int, channel: int = 0, payload: bytes = b"") -> None:
-        self.socket.sendall(len(payload).to_bytes(4, "big") + bytes((kind,)) + channel.to_bytes(4, "big") + payload)
-
-    def receive(self) -> tuple[int, int, bytes]:
-        header = self.exactly(9)
-        return header[4], int.from_bytes(header[5:], "big"), self.exactly(int.from_bytes(header[:4], "big"))
-
-    def exactly(self, size: int) -> bytes:
-        data = b""
-        while len(data) < size:
-            piece = self.socket.recv(size - len(data))
-            if not piece:
-                raise EOFError
-            data += piece
-        return data
-
-    def until(self, kind: int, channel: int) -> bytes:
-        while (frame := self.receive())[:2] != (kind, channel):
-            pass
-        return frame[2]
-
-    def start(self, channel: int, *argv: str, credit: int = 1 << 18, flags: int = 0, cap: int = 1 << 30) -> int:
-        words = b"".join(field(Key.ARGV, word.encode()) for word in argv)
-        limits = field(Key.CREDIT, credit) + field(Key.OUTPUT_MAX, cap) + field(Key.FLAGS, flags)
-        self.send(FrameKind.EXEC, channel, words + limits)
-        return Fields(self.until(FrameKind.STARTED, channel)).number(Key.PID)
-
-    def closed(self) -> bool:
-        try:
-            while self.socket.recv(65536):
-                pass
-        except ConnectionResetError:
-            pass
-        return True
-
-    def ping(self) -> bool:
-        self.send(FrameKind.PING, 7, b"?")
-        return self.until(FrameKind.PONG, 7) == b"?"
-
-
-Start = Callable[..., tuple["subprocess.Popen[bytes]", Path]]
-
-
-@contextlib.contextmanager
-def running(folder: Path, **config: object) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
-    path = folder / "a.sock"
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(path))
-        listener.listen(64)
-        full = {"listen_fd": listener.fileno(), "idle_timeout_s": 60, "workdir": str(folder), "env": {}, **config}
-        process = subprocess.Popen(
-            [program(), json.dumps(full)], pass_fds=[listener.fileno()], stderr=subprocess.DEVNULL, env={}
-        )
-    try:
-        yield process, path
-    finally:
-        process.terminate()
-        process.wait()
+from ropewalk.sandbox.protocol import ExecFlag, Fields, FileFlag, FrameKind, Key, field
 
 
 @pytest.fixture
@@ -109,20 +36,6 @@ def closed_after() -> Iterator[None]:
     yield
     while opened:
         opened.pop().close()
-
-
-def wait_until(condition: Callable[[], bool], *, within_s: float = 10) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 def test_it_greets_with_its_version(agent: Path) -> None:
@@ -224,8 +137,7 @@ def test_a_peer_that_reads_nothing_costs_the_agent_little(agent: Path) -> None:
     own = Fields(peer.hello[2]).number(Key.PID)
     for _ in range(100):
         assert peer.ping()
-    resident = int(Path(f"/proc/{own}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    assert resident < 40e6
+    assert resident_bytes(own) < 10e6
 
 
 def test_commands_end_with_their_connection_but_for_detached_ones(agent: Path) -> None:
@@ -285,3 +197,147 @@ def test_many_connections(agent: Path) -> None:
     assert all(peer.ping() for peer in peers)
     for peer in peers:
         peer.socket.close()
+
+
+def test_it_is_small(agent: Path) -> None:
+    peer = Peer(agent)
+    own = Fields(peer.hello[2]).number(Key.PID)
+    for channel in range(1, 30):
+        peer.start(channel, "true")
+        peer.until(FrameKind.EXIT, channel)
+    assert resident_bytes(own) <= 1 << 20
+    assert program().stat().st_size <= 200_000 or "ROPEWALK_AGENT" in os.environ
+
+
+def test_what_cannot_be_started_says_why_and_runs_nothing(agent: Path, tmp_path: Path) -> None:
+    (tmp_path / "lost").write_text("#!/no/such/interpreter\n")
+    (tmp_path / "lost").chmod(0o755)
+    peer = Peer(agent)
+    calls = [("no-such", 127, "not found"), ("/etc/passwd", 126, "denied"), ("./lost", 127, "interpreter")]
+    for channel, (name, code, words) in enumerate(calls, start=1):
+        peer.send(FrameKind.EXEC, channel, field(Key.ARGV, name.encode()))
+        kind, _, payload = peer.receive()
+        assert (kind, Fields(payload).number(Key.CODE)) == (FrameKind.EXIT, code)
+        assert words in Fields(payload).text(Key.MESSAGE)
+
+
+def test_its_configuration_is_not_for_everybody(agent: Path) -> None:
+    own = Fields(Peer(agent).hello[2]).number(Key.PID)
+    assert b"listen_fd" not in Path(f"/proc/{own}/cmdline").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"listen_fd": 3', '{"env": {"A": 1}}', '{"workdir": "x"}', '{"in_fd": 1}', "{}"]
+)
+def test_what_it_cannot_work_with_ends_it_with_a_reason(text: str) -> None:
+    answer = subprocess.run([program(), text], capture_output=True, text=True, check=False, timeout=20)
+    assert (answer.returncode, answer.stdout) == (64, "")
+    assert answer.stderr.startswith("agent: it cannot start: ")
+
+
+def test_nothing_is_left_of_many_commands(agent: Path) -> None:
+    """10,000 by hand, with ROPEWALK_MANY_COMMANDS; descriptors, zombies and memory stay where they were."""
+    peer = Peer(agent)
+    own = Fields(peer.hello[2]).number(Key.PID)
+
+    def state() -> tuple[int, int]:
+        descriptors = len(list(Path(f"/proc/{own}/fd").iterdir()))
+        return descriptors, len(Path(f"/proc/{own}/task/{own}/children").read_text().split())
+
+    peer.start(1, "true")
+    peer.until(FrameKind.EXIT, 1)
+    before = state()
+    words = b"".join(field(Key.ARGV, word) for word in (b"sh", b"-c", b"true & echo x"))
+    count = int(os.environ.get("ROPEWALK_MANY_COMMANDS", "300"))
+    for channel in range(2, count, 50):
+        for each in range(channel, channel + 50):
+            peer.send(FrameKind.EXEC, each, words + field(Key.CREDIT, 100) + field(Key.OUTPUT_MAX, 100))
+        for _ in range(50):
+            while peer.receive()[0] != FrameKind.EXIT:
+                pass
+    assert state() == before
+    assert resident_bytes(own) < 2e6
+
+
+def test_two_hundred_commands_at_once(agent: Path) -> None:
+    peer = Peer(agent)
+    for channel in range(1, 201):
+        words = field(Key.ARGV, b"sh") + field(Key.ARGV, b"-c") + field(Key.ARGV, b"read x; echo %d" % channel)
+        limits = field(Key.CREDIT, 100) + field(Key.OUTPUT_MAX, 100) + field(Key.FLAGS, ExecFlag.STDIN)
+        peer.send(FrameKind.EXEC, channel, words + limits)
+    for channel in range(1, 201):
+        peer.send(FrameKind.STDIN, channel, b"go\n")
+    output, ends = {}, 0
+    while ends < 200:
+        kind, channel, payload = peer.receive()
+        ends += kind == FrameKind.EXIT
+        if kind == FrameKind.STDOUT:
+            output[channel] = payload
+    assert output == {channel: b"%d\n" % channel for channel in range(1, 201)}
+
+
+def test_much_output_takes_little_memory(agent: Path) -> None:
+    """1 GB by hand, with ROPEWALK_MUCH_OUTPUT."""
+    total = int(os.environ.get("ROPEWALK_MUCH_OUTPUT", "60000000"))
+    peer = Peer(agent)
+    own = Fields(peer.hello[2]).number(Key.PID)
+    peer.start(1, "head", "-c", str(total), "/dev/zero", cap=1 << 40)
+    received = most = 0
+    while (frame := peer.receive())[0] != FrameKind.EXIT:
+        received += len(frame[2])
+        peer.send(FrameKind.CREDIT, 1, field(Key.CREDIT, len(frame[2])))
+        most = max(most, resident_bytes(own))
+    assert received == total
+    assert most < 4e6
+
+
+def changes_of(payload: bytes) -> set[tuple[str, str]]:
+    return {(Fields(entry).text(Key.KIND), Fields(entry).text(Key.PATH)) for entry in Fields(payload).all(Key.ENTRY)}
+
+
+def gather(peer: Peer, wanted: set[tuple[str, str]]) -> None:
+    """Reads changes until these have come."""
+    while wanted:
+        wanted -= changes_of(peer.until(FrameKind.CHANGES, 1))
+
+
+def test_changes_of_a_folder_are_told(agent: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "w"
+    (folder / "inner").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("w")
+    peer = Peer(agent)
+    peer.send(FrameKind.WATCH, 1, field(Key.PATH, b"w") + field(Key.FLAGS, FileFlag.RECURSIVE))
+    assert Fields(peer.until(FrameKind.WATCHING, 1)).number(Key.COUNT) == 2
+    (folder / "inner" / "a").write_text("x")
+    gather(peer, {("c", "w/inner/a"), ("m", "w/inner/a")})
+    (folder / "new" / "deep").mkdir(parents=True)
+    gather(peer, {("c", "w/new"), ("c", "w/new/deep")})
+    (folder / "new" / "deep" / "b").write_text("x")
+    gather(peer, {("c", "w/new/deep/b")})
+    (folder / "new").rename(folder / "old")
+    gather(peer, {("d", "w/new"), ("c", "w/old"), ("c", "w/old/deep")})
+    (folder / "old" / "deep" / "b").unlink()
+    gather(peer, {("d", "w/old/deep/b")})
+    peer.send(FrameKind.CLOSE, 1)
+    assert peer.ping()
+
+
+def test_more_folders_than_may_be_watched_are_an_overflow(agent: Path, tmp_path: Path) -> None:
+    for name in ("a", "b", "c", "d"):
+        (tmp_path / "w" / name).mkdir(parents=True)
+    peer = Peer(agent)
+    bound = field(Key.ENTRIES_MAX, 3) + field(Key.FLAGS, FileFlag.RECURSIVE)
+    peer.send(FrameKind.WATCH, 1, field(Key.PATH, b"w") + bound)
+    watching = Fields(peer.until(FrameKind.WATCHING, 1))
+    assert (watching.number(Key.COUNT), watching.number(Key.FLAGS)) == (3, 1)
+    peer.send(FrameKind.WATCH, 2, field(Key.PATH, b"no/such"))
+    assert Fields(peer.until(FrameKind.ERROR, 2)).text(Key.ERRNO) == "ENOENT"
+
+
+def test_quiescing_answers_and_lets_go_of_every_connection(agent: Path) -> None:
+    peer, other = Peer(agent), Peer(agent)
+    kept = peer.start(1, "sleep", "100", flags=ExecFlag.DETACH)
+    peer.send(FrameKind.QUIESCE, 2)
+    assert Fields(peer.until(FrameKind.DONE, 2)).number(Key.COUNT) == 2
+    assert peer.closed() and other.closed() and alive(kept)
+    assert Peer(agent).ping()
