@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-SOURCES = Path(__file__).resolve().parents[1] / "agent"
+PROJECT = Path(__file__).resolve().parents[1]
+SOURCES = PROJECT / "agent"
 
 
 @cache
