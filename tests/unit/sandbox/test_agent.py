@@ -255,7 +255,7 @@ def test_nothing_is_left_of_many_commands(agent: Path) -> None:
         for _ in range(50):
             while peer.receive()[0] != FrameKind.EXIT:
                 pass
-    assert state() == before
+    wait_until(lambda: state() == before)  # the last orphan may be a zombie for a moment
     assert resident_bytes(own) < 2e6
 
 

@@ -57,6 +57,8 @@ def test_equal_sources_give_equal_bytes(tmp_path: Path) -> None:
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_its_suites_pass_with_every_check_of_the_compiler() -> None:
     """Addresses, undefined behaviour and, where an agent ends by itself, leaks."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n0"]
