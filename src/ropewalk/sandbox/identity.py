@@ -12,8 +12,6 @@ import hashlib
 from collections.abc import Sequence
 from typing import Final
 
-import anyio
-
 from ropewalk.core import limits
 from ropewalk.core.errors import IntegrityError
 from ropewalk.core.records import Record
@@ -25,7 +23,7 @@ RANDOM_BYTES: Final = 16
 _ANSWER_BYTES_MAX: Final = 64 * limits.KIB
 
 
-class Identity(Record):
+class GuestIdentity(Record):
     """What a guest shall be. Empty: left as it is."""
 
     hostname: str = ""
@@ -39,7 +37,7 @@ class Identity(Record):
     """Each `NAME MAC ADDRESS/PREFIX GATEWAY`, what stays as it is as `-`."""
 
 
-class Receipt(Record):
+class IdentityReceipt(Record):
     """What the guest sees of itself, after what could be done."""
 
     hostname: str
@@ -81,10 +79,9 @@ async def _ask(connection: Connection, kind: FrameKind, payload: bytes) -> Field
     answer = _Answer()
     channel = connection.request(kind, payload, answer)
     try:
-        with anyio.move_on_after(limits.FILE_CALL_TIMEOUT_S):
-            await answer.over.wait()
-        if not answer.over.is_set():
-            raise await connection.give_up(f"its agent did not answer {kind.name} in time")
+        reason = f"its agent did not answer {kind.name} in time"
+        if error := await connection.owed(answer.over.wait, limits.FILE_CALL_TIMEOUT_S, reason):
+            raise error
     finally:
         connection.release(channel)
     if answer.error:
@@ -95,7 +92,9 @@ async def _ask(connection: Connection, kind: FrameKind, payload: bytes) -> Field
     return fields
 
 
-async def identify(connection: Connection, identity: Identity, *, seed: bytes, time_ns: int | None) -> Receipt:
+async def identify(
+    connection: Connection, identity: GuestIdentity, *, seed: bytes, time_ns: int | None
+) -> IdentityReceipt:
     """Sends an identity, random bytes and the time (None: its clock is the host's anyway), and returns what came of
     it. `check` it before the guest is used.
 
@@ -112,7 +111,7 @@ async def identify(connection: Connection, identity: Identity, *, seed: bytes, t
     payload += (field(Key.SEED, seed) if seed else b"") + (field(Key.TIME_NS, time_ns) if time_ns is not None else b"")
     fields = await _ask(connection, FrameKind.IDENTIFY, payload)
     pairs = (step.decode("utf-8", "replace").partition("=") for step in fields.all(Key.STEP)[:64])
-    return Receipt(
+    return IdentityReceipt(
         hostname=fields.text(Key.HOSTNAME), machine_id=fields.text(Key.MACHINE_ID), boot_id=fields.text(Key.BOOT_ID),
         random=fields.bytes(Key.RANDOM).hex(), time_ns=fields.number(Key.TIME_NS),
         interfaces=tuple(each.decode("utf-8", "replace") for each in fields.all(Key.INTERFACE)[:128]),
@@ -136,8 +135,12 @@ async def configure(connection: Connection, text: str) -> None:
 
 
 def check(
-    receipt: Receipt, identity: Identity, *, others: Sequence[Receipt] = (), steps: Sequence[str] = ()
-) -> Receipt:
+    receipt: IdentityReceipt,
+    identity: GuestIdentity,
+    *,
+    others: Sequence[IdentityReceipt] = (),
+    steps: Sequence[str] = (),
+) -> IdentityReceipt:
     """A receipt that proves what was asked for, and that this guest is none of `others` (its parent, its siblings).
 
     `steps` must be `done`, or for entropy at least `mixed`.

@@ -6,7 +6,7 @@ import asyncio
 import json
 import socket
 import subprocess
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import anyio
@@ -17,13 +17,14 @@ from ropewalk.core.errors import IntegrityError
 from ropewalk.core.outcomes import Termination
 from ropewalk.sandbox.agent import program
 from ropewalk.sandbox.connection import Connection
-from ropewalk.sandbox.contract import SandboxGoneError
-from ropewalk.sandbox.identity import Identity, Receipt, check, configure, identify, quiesce
+from ropewalk.sandbox.contract import SandboxGoneError, SandboxStats
+from ropewalk.sandbox.identity import GuestIdentity, IdentityReceipt, check, configure, identify, quiesce
 from ropewalk.sandbox.protocol import ProtocolError
+from ropewalk.sandbox.silence import Silence
 from ropewalk.testing.unsandboxed import NAMESPACE, namespaces_work
 
-OWN = Identity(hostname="child-1", machine_id="0123456789abcdef0123456789abcdef", token="secret")
-GOOD = Receipt(
+OWN = GuestIdentity(hostname="child-1", machine_id="0123456789abcdef0123456789abcdef", token="secret")
+GOOD = IdentityReceipt(
     hostname="child-1", machine_id=OWN.machine_id, boot_id="b1", random="11" * 16, time_ns=1, interfaces=(),
     steps={"entropy": "mixed", "hostname": "done"},
     proof="",
@@ -35,7 +36,12 @@ class Owner:
     async def explain(self, reason: str) -> SandboxGoneError:
         return SandboxGoneError(reason)
 
-    async def give_up(self, reason: str, *, termination: Termination = Termination.TIMEOUT) -> SandboxGoneError:
+    async def silence(self, answered: Callable[[], Awaitable[object]]) -> Silence | None:
+        return Silence(Termination.INFRASTRUCTURE, "a test")
+
+    async def give_up(
+        self, reason: str, *, termination: Termination, silence: SandboxStats | None = None
+    ) -> SandboxGoneError:
         return SandboxGoneError(reason, termination=termination)
 
 
