@@ -206,6 +206,10 @@ static const char *set_up(struct agent *agent, struct shared *shared)
     agent->first = getpid() == 1;
     agent->uid = getuid();
     agent->configured = !agent->config.configure;
+    if (agent->config.init && !agent->first) {
+        agent->config.init = false; /* it would turn somebody else's machine off */
+        return "init is for process 1";
+    }
     if (agent->config.init)
         init_mount();
     init_crash_reports(agent->config.init);

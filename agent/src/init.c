@@ -18,6 +18,19 @@ struct place {
     const char *options;
 };
 
+/* Whether something is mounted there: then it is another file system than its folder. */
+static bool is_mounted(const char *path)
+{
+    char above[64];
+    struct stat here, there;
+    size_t length = (size_t)(strrchr(path, '/') - path);
+    if (length >= sizeof above)
+        return false;
+    memcpy(above, path, length);
+    above[length] = '\0';
+    return stat(path, &here) == 0 && stat(length ? above : "/", &there) == 0 && here.st_dev != there.st_dev;
+}
+
 void init_mount(void)
 {
     static const struct place places[] = {
@@ -33,7 +46,8 @@ void init_mount(void)
         const struct place *place = &places[at];
         if (mkdir(place->path, 0755) < 0 && errno != EEXIST)
             tell(place->path, strerror(errno));
-        if (mount(place->kind, place->path, place->kind, place->flags, place->options) < 0 && errno != EBUSY)
+        if (!is_mounted(place->path) &&
+            mount(place->kind, place->path, place->kind, place->flags, place->options) < 0)
             tell(place->path, strerror(errno));
     }
     static const char *const links[][2] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import socket
 import subprocess
@@ -17,6 +18,7 @@ from tests.agent_peer import Peer, alive, opened, resident_bytes, running, wait_
 from ropewalk.sandbox import protocol
 from ropewalk.sandbox.agent import program
 from ropewalk.sandbox.protocol import ExecFlag, Fields, FileFlag, FrameKind, Key, field
+from ropewalk.testing.unsandboxed import NAMESPACE, namespaces_work
 
 
 @pytest.fixture
@@ -341,3 +343,29 @@ def test_quiescing_answers_and_lets_go_of_every_connection(agent: Path) -> None:
     assert Fields(peer.until(FrameKind.DONE, 2)).number(Key.COUNT) == 2
     assert peer.closed() and other.closed() and alive(kept)
     assert Peer(agent).ping()
+
+
+@pytest.mark.skipif(not namespaces_work(), reason="this machine allows no process namespaces")
+def test_a_machines_first_process_mounts_counts_and_turns_off(tmp_path: Path) -> None:
+    """In a process namespace, where turning off is the end of its first process alone (reboot(2))."""
+    path = tmp_path / "a.sock"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen(8)
+        config = json.dumps({"listen_fd": listener.fileno(), "idle_timeout_s": 0.2, "init": True, "workdir": "/"})
+        process = subprocess.Popen([*NAMESPACE, program(), config], pass_fds=[listener.fileno()])
+    peer = Peer(path)
+    assert b"first" in Fields(peer.hello[2]).all(Key.FEATURES)
+    peer.send(FrameKind.STATS, 1)
+    stats = Fields(peer.until(FrameKind.DONE, 1))
+    assert stats.number(Key.MEMORY_TOTAL) > stats.number(Key.MEMORY_BYTES) > 0
+    mounted = " && ".join(f"mountpoint -q {place}" for place in ("/proc", "/dev", "/dev/pts", "/run", "/tmp"))
+    peer.start(2, "sh", "-c", f"(sleep 0.01 &); {mounted} && echo all")
+    assert peer.until(FrameKind.STDOUT, 2) == b"all\n"
+    peer.socket.close()
+    process.wait(10)
+
+
+def test_turning_off_is_for_process_1(tmp_path: Path) -> None:
+    answer = subprocess.run([program(), '{"init": true, "listen_fd": 0}'], capture_output=True, text=True, check=False)
+    assert answer.returncode == 64 and "process 1" in answer.stderr
