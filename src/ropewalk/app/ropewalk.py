@@ -42,6 +42,7 @@ from ropewalk.sandbox.images import ImageStore
 from ropewalk.sandbox.sandbox import Sandbox
 from ropewalk.sandbox.sandboxes import Sandboxes
 from ropewalk.security.data_classes import Use, check_allowed
+from ropewalk.security.marks import KeyedMarks
 from ropewalk.tasks.reasons import why_nothing
 from ropewalk.tasks.records import BuildEvent
 
@@ -128,7 +129,7 @@ class Ropewalk:
             judge=Grader(machines.sandboxes, custody.blobs, tenant=custody.tenant),
             judge_on=lambda sandboxes: Grader(sandboxes, custody.blobs, tenant=custody.tenant),
             recorder=custody.recorder,
-            marks=custody.marks(PURPOSE),
+            marks=KeyedMarks(custody.keys, PURPOSE),
             fleet=machines.fleet,
             tenant=custody.tenant,
             disk_in_memory="disk_in_memory" in machines.declares,

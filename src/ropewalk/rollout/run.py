@@ -163,7 +163,7 @@ class RunLoop:
         known = row.snapshot or "" if self._marks.vouches_for_task(mark, row) else ""
         if known:
             saved = await in_thread(read_record, self._world.blobs, row.snapshot_blob or "", SnapshotRecord)
-            if self._shelf.exists(saved):
+            if self._shelf.has(saved):
                 return True
         cause, detail, meter = "", "", self._meter.part()
         for attempt in range(1, self._plan.run.attempts_max + 1):

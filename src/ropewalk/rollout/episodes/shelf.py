@@ -50,15 +50,17 @@ class Shelf:
                 # Last, so that a crash on the way leaves a note of what is still to be dropped.
                 await in_thread(self._journal.release, owner)
 
-    def exists(self, saved: SnapshotRecord) -> bool:
-        """Whether it can be forked.
+    def exists(self, snapshot: str) -> bool:
+        """Whether it can be forked."""
+        return self._record(snapshot) is not None
+
+    def has(self, saved: SnapshotRecord) -> bool:
+        """Whether this very state can be forked.
 
         Raises:
-            IntegrityError: what lies there under its id is another state.
+            IntegrityError: what lies there under its id is another one.
         """
-        try:
-            found = self._sandboxes.snapshot(saved.id).record
-        except CallerError:
+        if (found := self._record(saved.id)) is None:
             return False
         if _state(found) != _state(saved):
             raise IntegrityError(
@@ -66,6 +68,12 @@ class Shelf:
                 next_step="find out who changes the state directory, then drop it: `ropewalk snapshot rm`.",
             )
         return True
+
+    def _record(self, snapshot: str) -> SnapshotRecord | None:
+        try:
+            return self._sandboxes.snapshot(snapshot).record
+        except CallerError:
+            return None
 
 
 def _state(record: SnapshotRecord) -> tuple[object, ...]:
