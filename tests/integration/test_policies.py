@@ -85,7 +85,7 @@ class Sed:
     """An agent that runs two commands."""
 
     context: ClassVar[ContextKind] = ContextKind.AGENT
-    name = "sed"
+    name = "search(sed)"
 
     async def run(self, context: AgentContext) -> PolicyEnd | None:
         seen = await context.read("money/owing.py")
