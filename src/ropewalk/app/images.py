@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -14,15 +14,19 @@ import msgspec
 from ropewalk.app.configuration import ImageSettings
 from ropewalk.app.custody import Custody
 from ropewalk.core.errors import CallerError, UnavailableError
-from ropewalk.machinery.profile import Profile
+from ropewalk.machinery.profile import ANY, Profile
 from ropewalk.sandbox.images import ImageRecord
 from ropewalk.sandbox.oci.assemble import Progress, assemble
+from ropewalk.sandbox.oci.build import Builder, base_names
 from ropewalk.sandbox.oci.credentials import Credentials
 from ropewalk.sandbox.oci.documents import parse_platform
+from ropewalk.sandbox.oci.export import Format, export
 from ropewalk.sandbox.oci.known import KnownLayers
 from ropewalk.sandbox.oci.references import Reference, is_host, parse_reference
 from ropewalk.sandbox.oci.registry import Access, Registry
 from ropewalk.sandbox.oci.sources import ImageSource, RegistrySource, opened
+from ropewalk.sandbox.staging import staging_folder
+from ropewalk.security.data_classes import Use, check_allowed
 
 if TYPE_CHECKING:
     from ropewalk.app.machines import Machines
@@ -141,6 +145,84 @@ class ImageWork:
             return await anyio.to_thread.run_sync(
                 lambda: plain(path, label=label or path.name, data_class=data_class)
             )  # fmt: skip
+
+    async def export(self, name: str, target: Path, *, form: Format = Format.OCI, gzip: bool = False) -> ImageRecord:
+        """Writes an image to a file or folder. See `sandbox.oci.export`.
+
+        Raises:
+            CallerError: no such image, or the target is there already.
+            DeniedError: data of its class may not leave as a file.
+            UnavailableError: it cannot be written.
+        """
+        record = await self._machines.image(name) if name == "default" else self._machines.images.find(name)
+        check_allowed(record.data_class, Use.EXPORT, "file")
+        async with self._machines.sandboxes.keeping():
+            await anyio.to_thread.run_sync(
+                lambda: export(record, self._machines.layers, target, form, gzip=gzip)
+            )  # fmt: skip
+        return record
+
+    async def build(
+        self,
+        context: Path,
+        *,
+        file: Path | None = None,
+        name: str = "",
+        arguments: Mapping[str, str] | None = None,
+        target: str = "",
+        data_class: str | None = None,
+        tell: Callable[[str], None] = lambda line: None,
+    ) -> ImageRecord:
+        """Builds an image from a Dockerfile by buildah. Stages begin with images of that name here, else with a
+        registry's where the profile allows any.
+
+        Args:
+            context: the folder whose files the Dockerfile may copy.
+            file: the Dockerfile; by default `Dockerfile` or `Containerfile` in there.
+            name: what to call the result.
+            arguments: of the build, for its ARG lines.
+            target: the stage to end with.
+            tell: is told buildah's lines, from another thread.
+
+        Raises:
+            CallerError: no such file, or the build fails; the message ends with its last lines.
+            UnavailableError: there is no buildah, or it takes too long.
+        """
+        called = self.reference(name).name if name else ""
+        found = file or next((p for n in ("Dockerfile", "Containerfile") if (p := context / n).is_file()), None)
+        if found is None or not context.is_dir():
+            raise CallerError(f"{context} is no folder with a Dockerfile.", next_step="name both: CONTEXT --file FILE.")
+        offline = ANY not in self._profile.network.registries
+        stop = threading.Event()
+
+        def build() -> ImageRecord:
+            with staging_folder(self._layout.images, "image") as folder:
+                builder = Builder(folder, offline=offline, stop=stop, tell=tell)
+                for base in base_names(found):
+                    self._lend(base, builder, folder / "base.tar")
+                layout = builder.build(context, found, arguments=arguments or {}, target=target)
+                with opened(layout) as source:
+                    if source is None:
+                        raise UnavailableError("buildah wrote no OCI layout.")
+                    record = self._assemble(source, "", None, stop)
+                origin = msgspec.structs.replace(record.origin, source=str(context)) if record.origin else None
+                return msgspec.structs.replace(
+                    record, names=(called,) if called else (), label=called or context.absolute().name, origin=origin
+                )
+
+        return await self._made(build, stop, data_class)
+
+    def _lend(self, base: str, builder: Builder, archive: Path) -> None:
+        """Gives a build the image that its stage begins with, if it is one of ours."""
+        try:
+            reference = self.reference(base)
+            record = self._machines.images.find(reference.name)
+        except CallerError:
+            return  # a stage of its own, or a registry's
+        full = f"{reference.host}/{reference.repository}:{reference.tag}"
+        record = msgspec.structs.replace(record, names=(full,))
+        export(record, self._machines.layers, archive, Format.DOCKER)
+        builder.lend(archive)
 
     def _mirrors(self, host: str) -> tuple[str, ...]:
         mirrors = self._settings.mirrors.get(host, ())

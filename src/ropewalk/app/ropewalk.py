@@ -165,6 +165,14 @@ class Ropewalk:
         """An image out of an archive or a folder. See `ImageWork.import_file`."""
         return await self.machines.work.import_file(Path(path), **settings)
 
+    async def export_image(self, name: str, target: Path | str, **settings: Any) -> ImageRecord:
+        """Writes an image to a file or folder. See `ImageWork.export`."""
+        return await self.machines.work.export(name, Path(target), **settings)
+
+    async def build_image(self, context: Path | str, **settings: Any) -> ImageRecord:
+        """Builds an image from a Dockerfile by buildah. See `ImageWork.build`."""
+        return await self.machines.work.build(Path(context), **settings)
+
     async def ingest(self, source: str, *, terms: Terms, versions: Sequence[str] = (), **settings: Any) -> IngestResult:
         """See `Custody.ingest`."""
         call = partial(self.custody.ingest, source, terms=terms, versions=versions, **settings)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
 
 from ropewalk.cli.apps import HERE, Place, command, noun
 from ropewalk.cli.board import Board
@@ -153,6 +155,80 @@ async def import_(
                 )  # fmt: skip
             board.end(_made(record))
     _print([record], json=json)
+    return 0
+
+
+@command(
+    app,
+    "build",
+    examples=[
+        "ropewalk image build . --name acme/tool:1.2",
+        "ropewalk image build ./context --file Dockerfile.test --build-arg VERSION=3",
+    ],
+)
+async def build(
+    context: Path,
+    *,
+    file: Path | None = None,
+    name: str = "",
+    build_arg: Annotated[list[str] | None, Parameter(name="--build-arg")] = None,
+    target: str = "",
+    data_class: str | None = None,
+    json: bool = False,
+    place: Place = HERE,
+) -> int:
+    """Builds an image from a Dockerfile by buildah, which must be installed. Build what you would run here yourself.
+
+    Args:
+        context: The folder whose files the Dockerfile may copy.
+        file: The Dockerfile. Default: Dockerfile or Containerfile in the folder.
+        name: What to call the result, such as acme/tool:1.2.
+        build_arg: Argument of the build as NAME=VALUE; may be repeated.
+        target: The stage to end with.
+        data_class: Of every sandbox on it: public, internal or restricted.
+        json: Print JSON.
+    """
+    from ropewalk.cli.sandbox import variables
+
+    arguments = variables(build_arg or [])
+    async with opened(place) as rw:
+        with Board(quiet=json) as board:
+            board.begin(f"Build {context}")
+            record = await rw.build_image(
+                context, file=file, name=name, arguments=arguments, target=target, data_class=data_class,
+                tell=board.note,
+            )  # fmt: skip
+            board.end(_made(record))
+    _print([record], json=json)
+    return 0
+
+
+@command(
+    app,
+    "export",
+    examples=[
+        "ropewalk image export debian:bookworm ./debian.tar",
+        "ropewalk image export acme/tool:1.2 ./tool --format oci-dir",
+        "ropewalk image export acme/tool:1.2 ./tool.tar --format docker",
+    ],
+)
+async def export(image: str, target: Path, *, format: str = "oci", gzip: bool = False, place: Place = HERE) -> int:
+    """Writes an image to a file, or to a folder.
+
+    Args:
+        image: Its name, label or digest, also the beginning.
+        target: The file, or the new folder.
+        format: oci (a tar of an OCI layout), oci-dir (the layout as a folder) or docker (for docker load).
+        gzip: Pack the layers of an OCI layout.
+    """
+    from ropewalk.core.errors import CallerError
+    from ropewalk.sandbox.oci.export import Format
+
+    if format not in list(Format):
+        raise CallerError(f"There is no format {format!r}.", next_step=f"use one of {', '.join(Format)}.")
+    async with opened(place) as rw:
+        record = await rw.export_image(image, target, form=Format(format), gzip=gzip)
+    say(record.digest)
     return 0
 
 

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import math
 import os
 import stat
 import tarfile
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
@@ -393,8 +394,10 @@ class LayerUnpacker:
 
 
 def _time_ns(member: tarfile.TarInfo) -> int:
-    time_s = min(max(member.mtime, 0), _TIME_S_MAX) if math.isfinite(member.mtime) else 0
-    return int(time_s * 1_000_000_000)
+    with suppress(ArithmeticError):  # to the nanosecond, which `mtime` as a float has not
+        time_s = Decimal(member.pax_headers.get("mtime", member.mtime))
+        return int(min(max(time_s, Decimal(0)), Decimal(_TIME_S_MAX)).scaleb(9)) if time_s.is_finite() else 0
+    return 0
 
 
 def _write(stream: Forward, size: int, fd: int) -> str:
