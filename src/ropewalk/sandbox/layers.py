@@ -392,7 +392,8 @@ def _unknown(digest: str) -> CallerError:
 
 def _carry_tenants(old: Path, new: Path) -> None:
     """Whoever could use a damaged layer can use what takes its place."""
-    for name in os.listdir(old / _TENANTS) if (old / _TENANTS).is_dir() else (PUBLIC,):
+    known = old / _TENANTS
+    for name in [file.name for file in known.iterdir()] if known.is_dir() else [PUBLIC]:
         (new / _TENANTS / name).touch()
 
 

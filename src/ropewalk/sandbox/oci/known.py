@@ -2,8 +2,8 @@
 
 A file per tenant and digest of the unpacked archive (`diff_id`) or, where layers below decided what came out of it, of
 the whole chain (`ChainID`, OCI image specification 1.1, config.md): `layers/known/<tenant>/<digest>`. Written after
-the bytes were here and right; so a tenant gets no layer for naming its digest. Until the layer is surely on the disk the
-file names the boot of this machine behind the layer, and counts for that one alone.
+the bytes were here and right; so a tenant gets no layer for naming its digest. Until the layer is surely on the disk
+the file names the boot of this machine behind the layer, and counts for that one alone.
 """
 
 from __future__ import annotations

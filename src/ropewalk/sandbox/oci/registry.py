@@ -188,7 +188,7 @@ class Registry:
                 return response
             try:
                 if status in _REDIRECTS:
-                    url = urljoin(url, response.headers.get("Location", ""))
+                    url = _led_to(url, response.headers.get("Location", ""))
                     continue
                 challenge = response.headers.get("WWW-Authenticate", "")
                 if status == 401 and is_own and challenge and challenged < 2:
@@ -308,12 +308,19 @@ class Blob:
         data = next(self._chunks, b"")
         if not data:
             self._close()
-            if self._at < self._descriptor.size:
-                raise _AgainError(self._lost(None))
+            if self._at < self._descriptor.size:  # though the answer came to its end
+                raise _AgainError(
+                    IntegrityError(
+                        f"{self._what} ends after {self._at} of {self._descriptor.size} bytes that its manifest says.",
+                        next_step="nothing was stored; pull again, or ask that registry's owner.",
+                    )
+                )
             return
         if self._skip:
             drop = min(self._skip, len(data))
             data, self._skip = data[drop:], self._skip - drop
+            if not data:
+                return
         self._at += len(data)
         if self._at > self._descriptor.size:
             raise IntegrityError(
@@ -365,6 +372,14 @@ def _whole(response: httpx2.Response, what: str, bytes_max: int) -> bytes:
         if len(data) > bytes_max:
             raise CallerError(f"{what} has more than the {bytes_max} bytes allowed.")
     return bytes(data)
+
+
+def _led_to(url: str, location: str) -> str:
+    """Where a redirect leads; "" where that is no address."""
+    try:
+        return urljoin(url, location)
+    except ValueError:
+        return ""
 
 
 def _joined(url: str, parameters: dict[str, str]) -> dict[str, str | list[str]]:

@@ -130,7 +130,10 @@ class LayerUnpacker:
         return as_tree(self._members, skipped=self.dropped["devices"] + self.dropped["pipes"])
 
     def link_below(self, parts: Parts, source: int, found: os.stat_result) -> None:
-        """Gives a pending hard link the content of a file of a layer below, of which `source` is a descriptor."""
+        """Gives a pending hard link the content of a file of a layer below, of which `source` is a descriptor, and with
+        it all others to the same file."""
+        if parts not in self._links:
+            return
         folder = self._descend(parts[:-1], "/".join(parts))
         name = parts[-1]
         fd = os.open(name, _NEW, 0o600, dir_fd=folder)
