@@ -146,7 +146,9 @@ class ImageWork:
                 lambda: plain(path, label=label or path.name, data_class=data_class)
             )  # fmt: skip
 
-    async def export(self, name: str, target: Path, *, form: Format = Format.OCI, gzip: bool = False) -> ImageRecord:
+    async def export(
+        self, name: str, target: Path, *, form: Format | str = Format.OCI, gzip: bool = False
+    ) -> ImageRecord:
         """Writes an image to a file or folder. See `sandbox.oci.export`.
 
         Raises:
@@ -158,7 +160,7 @@ class ImageWork:
         check_allowed(record.data_class, Use.EXPORT, "file")
         async with self._machines.sandboxes.keeping():
             await anyio.to_thread.run_sync(
-                lambda: export(record, self._machines.layers, target, form, gzip=gzip)
+                lambda: export(record, self._machines.layers, target, Format(form), gzip=gzip)
             )  # fmt: skip
         return record
 

@@ -269,6 +269,15 @@ def test_a_flipped_byte_makes_another_layer_or_a_caller_error(
         assert not list(Path(folder, "layers").glob(".staging-*"))
 
 
+def test_a_layer_without_what_fills_its_last_block_is_whole(layers: LayerStore) -> None:
+    """umoci writes such ones."""
+    whole = layer(member("a", b"12345"), member("b", b"123"))
+    assert len(whole.rstrip(b"\0")) == 3 * 512 + 3
+    assert Unpacked(layers, whole.rstrip(b"\0")).record.bytes == 8
+    with pytest.raises(CallerError, match="unexpected end"):
+        Unpacked(layers, whole.rstrip(b"\0")[:-1])
+
+
 def test_bounds_hold_while_it_is_read(layers: LayerStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "TREE_BYTES_MAX", 50_000)
     with pytest.raises(CallerError, match="50000 bytes"):

@@ -132,7 +132,7 @@ class Builder:
             if process.stdout is not None:
                 process.stdout.close()
         if process.returncode:
-            told = "\n".join(line[:400] for line in lines)
+            told = "\n".join(line[-1000:] for line in lines)
             raise CallerError(
                 f"{failed} (buildah exited with {process.returncode}):\n{told}",
                 next_step="mend what its last lines say"

@@ -170,6 +170,8 @@ def _config(record: ImageRecord, measured: list[_Measured]) -> bytes:
         "os": system, "architecture": architecture, **({"variant": variant[0]} if variant else {}),
         "config": {name: value for name, value in runtime.items() if value},
         "rootfs": {"type": "layers", "diff_ids": [layer.diff_id for layer in measured]},
+        # One line per layer: buildah counts them, and builds on nothing where there are fewer.
+        "history": [{"created_by": f"ropewalk layer {digest[:12]}"} for digest in record.layers],
     }  # fmt: skip
     return canonical_bytes(plain)
 

@@ -103,6 +103,8 @@ class LayerUnpacker:
                 count += 1
                 self._check_room(0, count)
                 self._take(archive, stream, member)
+                if _is_cut_in_padding(archive, stream):
+                    break
         except DAMAGED as error:
             raise CallerError(f"{self.what} is not a whole tar archive: {error}.") from error
         except OSError as error:
@@ -394,6 +396,15 @@ class LayerUnpacker:
 
     def _wrong(self, name: str, why: str) -> CallerError:
         return CallerError(f"{self.what} cannot be unpacked: its member {name[:200]!r} {why}.")
+
+
+def _is_cut_in_padding(archive: tarfile.TarFile, stream: Forward) -> bool:
+    """Whether all that is missing is what fills up the last member's block: umoci writes layers that end like that."""
+    stream.seek(archive.offset)
+    missing = archive.offset - stream.tell()
+    if missing >= tarfile.BLOCKSIZE:
+        raise tarfile.ReadError("unexpected end of data")
+    return missing > 0
 
 
 def _time_ns(member: tarfile.TarInfo) -> int:
