@@ -22,7 +22,7 @@ from ropewalk.core.errors import CallerError, UnavailableError
 from ropewalk.sandbox import trees
 from ropewalk.sandbox.images import PATH_VARIABLE, ImageRecord, Origin
 from ropewalk.sandbox.layers import LayerStore
-from ropewalk.sandbox.oci.documents import Platform, RuntimeConfig, machine_platform
+from ropewalk.sandbox.oci.documents import Platform, StartConfig, machine_platform
 from ropewalk.sandbox.oci.known import KnownLayers
 from ropewalk.sandbox.oci.sources import ImageSource, Parts, layer_name
 from ropewalk.sandbox.oci.streams import Ahead, ByteSource, Hashed, unpacked
@@ -81,7 +81,7 @@ def assemble(
     """
     tell = progress or Silent()
     parts = source.parts(platform or machine_platform(), chosen=platform is not None)
-    maker = _Maker(source, parts, layers, known, tell, stop or threading.Event())
+    maker = _Maker(source, parts, layers, known, tell=tell, stop=stop or threading.Event())
     digests, dropped = maker.make()
     return _record(parts, digests, dropped)
 
@@ -90,8 +90,8 @@ class _Maker:
     """Of one image."""
 
     def __init__(
-        self, source: ImageSource, parts: Parts, layers: LayerStore, known: KnownLayers, tell: Progress,
-        stop: threading.Event,
+        self, source: ImageSource, parts: Parts, layers: LayerStore, known: KnownLayers, *,
+        tell: Progress, stop: threading.Event,
     ) -> None:  # fmt: skip
         self._source = source
         self._parts = parts
@@ -273,7 +273,7 @@ def _without_repeats(digests: Sequence[str]) -> tuple[str, ...]:
 
 
 def _record(parts: Parts, digests: tuple[str, ...], dropped: Counter[str]) -> ImageRecord:
-    config = parts.config.config or RuntimeConfig()
+    config = parts.config.config or StartConfig()
     texts = [*(config.env or ()), config.user or "", config.working_dir or "", *(config.entrypoint or ()),
              *(config.cmd or ())]  # fmt: skip
     if any("\0" in text for text in texts):

@@ -107,7 +107,7 @@ class Manifest(msgspec.Struct, frozen=True, rename="camel"):
     media_type: str = ""
 
 
-class RuntimeConfig(msgspec.Struct, frozen=True, rename="pascal"):
+class StartConfig(msgspec.Struct, frozen=True, rename="pascal"):
     """How programs of an image want to be started. Absent and null mean the same (Go writes either)."""
 
     user: str | None = None
@@ -132,7 +132,7 @@ class Config(msgspec.Struct, frozen=True):
     architecture: str = ""
     os: str = "linux"
     variant: str | None = None
-    config: RuntimeConfig | None = None
+    config: StartConfig | None = None
 
     @property
     def platform(self) -> Platform:

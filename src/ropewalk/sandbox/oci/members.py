@@ -11,7 +11,7 @@ from ropewalk.sandbox.trees import Tree, TreeEntry
 
 
 @dataclass
-class File:
+class LayerFile:
     """One file, however many names it has."""
 
     mode: int
@@ -23,7 +23,7 @@ class File:
 
 
 @dataclass
-class Folder:
+class LayerFolder:
     """A folder."""
 
     mode: int
@@ -37,7 +37,7 @@ class Folder:
 
 
 @dataclass
-class Link:
+class LayerLink:
     """A symbolic link."""
 
     uid: int
@@ -46,26 +46,26 @@ class Link:
 
 
 @dataclass
-class Whiteout:
+class LayerWhiteout:
     """Hides what lower layers hold in its place."""
 
 
-Member = File | Folder | Link | Whiteout
+LayerMember = LayerFile | LayerFolder | LayerLink | LayerWhiteout
 
 
-def as_tree(members: Mapping[tuple[str, ...], Member], *, skipped: int) -> Tree:
+def as_tree(members: Mapping[tuple[str, ...], LayerMember], *, skipped: int) -> Tree:
     """The description of all of them. A file's first name in walking order is the file, the others are links to it."""
     entries: list[TreeEntry] = []
     first: dict[int, str] = {}
     size = 0
     for parts in sorted(members):
         member, path = members[parts], trees.text("/".join(parts))
-        if isinstance(member, Folder):
+        if isinstance(member, LayerFolder):
             entry = TreeEntry(path=path, kind="directory", mode=member.mode, uid=member.uid, gid=member.gid,
                               opaque=member.opaque, attributes=_encoded(member.attributes))  # fmt: skip
-        elif isinstance(member, Link):
+        elif isinstance(member, LayerLink):
             entry = TreeEntry(path=path, kind="link", uid=member.uid, gid=member.gid, target=trees.text(member.target))
-        elif isinstance(member, Whiteout):
+        elif isinstance(member, LayerWhiteout):
             entry = TreeEntry(path=path, kind="whiteout")
         elif id(member) in first:
             entry = TreeEntry(path=path, kind="hardlink", target=first[id(member)])

@@ -29,7 +29,7 @@ from ropewalk.core.errors import CallerError
 from ropewalk.core.paths import parts_below
 from ropewalk.sandbox import privilege, trees
 from ropewalk.sandbox.archives import DAMAGED, UNFIT, BoundedMember
-from ropewalk.sandbox.oci.members import File, Folder, Link, Member, Whiteout, as_tree
+from ropewalk.sandbox.oci.members import LayerFile, LayerFolder, LayerLink, LayerMember, LayerWhiteout, as_tree
 from ropewalk.sandbox.oci.streams import ByteSource, Forward
 from ropewalk.sandbox.trees import Tree
 
@@ -77,7 +77,7 @@ class LayerUnpacker:
         destination.mkdir(mode=0o700)
         self._root = os.open(destination, _FOLDER)
         self._near: tuple[Parts, int] = ((), os.dup(self._root))
-        self._members: dict[Parts, Member] = {(): Folder(mode=0o755)}
+        self._members: dict[Parts, LayerMember] = {(): LayerFolder(mode=0o755)}
         self._hidden: set[Parts] = set()
         self._links: dict[Parts, Parts] = {}
         self._bytes = 0
@@ -112,7 +112,8 @@ class LayerUnpacker:
                 raise
             raise CallerError(f"{self.what} holds a member that cannot be written: {error.strerror}.") from error
         return Pending(
-            dict(self._links), tuple(p for p, m in self._members.items() if isinstance(m, Folder) and not m.explicit)
+            dict(self._links),
+            tuple(p for p, m in self._members.items() if isinstance(m, LayerFolder) and not m.explicit),
         )
 
     def finish(self) -> Tree:
@@ -127,7 +128,7 @@ class LayerUnpacker:
             self._hide(parts)
         for parts in sorted(self._members, key=len, reverse=True):
             member = self._members[parts]
-            if isinstance(member, Folder):
+            if isinstance(member, LayerFolder):
                 self._settle_folder(parts, member)
         return as_tree(self._members, skipped=self.dropped["devices"] + self.dropped["pipes"])
 
@@ -144,7 +145,7 @@ class LayerUnpacker:
             size, sha256 = _copy(source, fd)
             self._bytes += size
             uid, gid = (found.st_uid, found.st_gid) if self._is_root else (0, 0)
-            file = File(mode=found.st_mode & _KEPT_BITS, uid=uid, gid=gid, size=size, sha256=sha256)
+            file = LayerFile(mode=found.st_mode & _KEPT_BITS, uid=uid, gid=gid, size=size, sha256=sha256)
             for attribute, value in trees.own_attributes(source).items():
                 self._keep_attribute(fd, file.attributes, attribute, value)
             self._settle(fd, file, found.st_mtime_ns)
@@ -161,7 +162,7 @@ class LayerUnpacker:
     def inherit(self, parts: Parts, source: int, found: os.stat_result) -> None:
         """Gives a folder that was only on the way what the same folder of a layer below has."""
         folder = self._members[parts]
-        assert isinstance(folder, Folder)
+        assert isinstance(folder, LayerFolder)
         folder.mode, folder.mtime_ns = found.st_mode & _KEPT_BITS, found.st_mtime_ns
         if self._is_root:
             folder.uid, folder.gid = found.st_uid, found.st_gid
@@ -198,7 +199,7 @@ class LayerUnpacker:
         if name == OPAQUE:
             self._descend(parts[:-1], member.name)
             folder = self._members[parts[:-1]]
-            assert isinstance(folder, Folder)
+            assert isinstance(folder, LayerFolder)
             folder.opaque = True
             return
         if any(part.startswith(_AUFS) for part in parts):
@@ -212,27 +213,27 @@ class LayerUnpacker:
     def _hide(self, parts: Parts) -> None:
         """Whiteouts hide what lies below, whatever this layer holds in the same place and in whichever order."""
         held = self._members.get(parts)
-        if isinstance(held, Folder):
+        if isinstance(held, LayerFolder):
             held.opaque = True
         elif held is None:
             folder = self._descend(parts[:-1], "/".join(parts))
             os.mknod(parts[-1], stat.S_IFCHR, 0, dir_fd=folder)
-            self._members[parts] = Whiteout()
+            self._members[parts] = LayerWhiteout()
 
     def _make_way(self, folder: int, parts: Parts, member: tarfile.TarInfo) -> None:
         """A later member replaces an earlier one of the same name."""
         held = self._members.get(parts)
         self._links.pop(parts, None)
-        if held is None or (isinstance(held, Folder) and member.isdir()):
+        if held is None or (isinstance(held, LayerFolder) and member.isdir()):
             return
-        if isinstance(held, Folder):
+        if isinstance(held, LayerFolder):
             raise self._wrong(member.name, "would replace a folder")
         os.unlink(parts[-1], dir_fd=folder)
         del self._members[parts]
 
-    def _folder(self, member: tarfile.TarInfo) -> Folder:
+    def _folder(self, member: tarfile.TarInfo) -> LayerFolder:
         uid, gid = self._owner(member)
-        held = Folder(mode=member.mode & _KEPT_BITS, uid=uid, gid=gid, mtime_ns=_time_ns(member), explicit=True)
+        held = LayerFolder(mode=member.mode & _KEPT_BITS, uid=uid, gid=gid, mtime_ns=_time_ns(member), explicit=True)
         for name, value in self._attributes(member).items():
             held.attributes[name] = value
         return held
@@ -242,7 +243,7 @@ class LayerUnpacker:
         if held is None:
             self._create(lambda: os.mkdir(parts[-1], 0o700, dir_fd=folder), member.name)
         made = self._folder(member)
-        made.opaque = isinstance(held, Folder) and held.opaque
+        made.opaque = isinstance(held, LayerFolder) and held.opaque
         self._members[parts] = made
 
     def _make_symlink(self, folder: int, parts: Parts, member: tarfile.TarInfo) -> None:
@@ -252,7 +253,7 @@ class LayerUnpacker:
             os.chown(parts[-1], uid, gid, dir_fd=folder, follow_symlinks=False)
         time_ns = _time_ns(member)
         os.utime(parts[-1], ns=(time_ns, time_ns), dir_fd=folder, follow_symlinks=False)
-        self._members[parts] = Link(uid=uid, gid=gid, target=member.linkname)
+        self._members[parts] = LayerLink(uid=uid, gid=gid, target=member.linkname)
         self._attributes(member, kept=False)
 
     def _take_link(self, parts: Parts, member: tarfile.TarInfo) -> None:
@@ -266,7 +267,7 @@ class LayerUnpacker:
 
     def _link(self, parts: Parts, target: Parts) -> None:
         held = self._members[target]
-        if not isinstance(held, File | Link):
+        if not isinstance(held, LayerFile | LayerLink):
             raise self._wrong("/".join(parts), "is a hard link to what is no file")
         folder = self._descend(parts[:-1], "/".join(parts))
         source = self._open_folder(target[:-1], "/".join(target))
@@ -287,7 +288,7 @@ class LayerUnpacker:
             uid, gid = self._owner(member)
             if member.mode & 0o6000:
                 self.dropped["setuid bits"] += 1
-            file = File(mode=member.mode & _KEPT_BITS, uid=uid, gid=gid, size=member.size, sha256=sha256)
+            file = LayerFile(mode=member.mode & _KEPT_BITS, uid=uid, gid=gid, size=member.size, sha256=sha256)
             for name, value in self._attributes(member).items():
                 self._keep_attribute(fd, file.attributes, name, value)
             self._settle(fd, file, _time_ns(member))
@@ -303,14 +304,14 @@ class LayerUnpacker:
                 name, "cannot be told from another one: this machine's file system does not tell upper from lower case"
             ) from None
 
-    def _settle(self, fd: int, file: File, time_ns: int) -> None:
+    def _settle(self, fd: int, file: LayerFile, time_ns: int) -> None:
         """Owner first: changing it clears bits of the mode. Times last."""
         if self._is_root:
             os.fchown(fd, file.uid, file.gid)
         os.fchmod(fd, file.mode)
         os.utime(fd, ns=(time_ns, time_ns))
 
-    def _settle_folder(self, parts: Parts, folder: Folder) -> None:
+    def _settle_folder(self, parts: Parts, folder: LayerFolder) -> None:
         fd = self._open_folder(parts, "/".join(parts))
         try:
             kept: dict[str, bytes] = {}
@@ -379,8 +380,8 @@ class LayerUnpacker:
             try:
                 if held is None:
                     self._create(partial(os.mkdir, part, 0o700, dir_fd=fd), name)
-                    self._members[here] = Folder(mode=0o755)
-                elif not isinstance(held, Folder):
+                    self._members[here] = LayerFolder(mode=0o755)
+                elif not isinstance(held, LayerFolder):
                     raise self._wrong(name, "goes through a link or a file")
                 inner = os.open(part, _FOLDER, dir_fd=fd)
             finally:
