@@ -16,7 +16,7 @@ pytestmark = pytest.mark.timeout(120)
 HEAVY = {
     "sqlalchemy": {"store", "rollout", "provenance", "app", "testing"},
     "cryptography": {"security", "provenance", "testing"},
-    "httpx2": {"lake", "rollout", "cli", "app", "testing"},
+    "httpx2": {"lake", "sandbox", "rollout", "benchmarks", "cli", "app", "testing"},
     "cyclopts": {"cli"},
     "rich": {"cli"},
 }

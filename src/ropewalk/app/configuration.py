@@ -12,6 +12,7 @@ from ropewalk.core.limits import MIB
 from ropewalk.core.records import Record
 from ropewalk.machinery.profile import Profile, parse_profile
 from ropewalk.orchestration.drivers.local import LocalFleetConfig
+from ropewalk.sandbox.oci.references import DOCKER_HUB
 
 DEFAULT_PROFILE: Final = "embedded"
 SHIPPED: Final = Path(__file__).with_name("profiles")
@@ -26,6 +27,19 @@ class SandboxSettings(Record):
     memory_mib: int = limits.SANDBOX_MEMORY_BYTES // MIB
     disk_mib: int = limits.SANDBOX_DISK_BYTES // MIB
     cpus: float = limits.SANDBOX_CPUS
+
+
+class ImageSettings(Record):
+    """[images]"""
+
+    registry: str = DOCKER_HUB
+    """Host of names that have none: `debian` is `docker.io/library/debian`."""
+    mirrors: dict[str, tuple[str, ...]] = {}
+    """By a registry's host: hosts that are asked first, in this order."""
+    credentials: dict[str, str] = {}
+    """By host: where `USER:PASSWORD` is, as `env:NAME` or `file:PATH`."""
+    docker_config: str = ""
+    """A `config.json` as `docker login` writes it; empty: none is read."""
 
 
 class BlobSettings(Record):
@@ -61,6 +75,7 @@ class LakeSettings(Record):
 
 FAMILIES: Final[dict[str, type[Record]]] = {
     "sandbox": SandboxSettings,
+    "images": ImageSettings,
     "blobs": BlobSettings,
     "keys": KeySettings,
     "fleet": FleetSettings,

@@ -11,6 +11,7 @@ import anyio.to_thread
 
 from ropewalk.app.configuration import FleetSettings, SandboxSettings
 from ropewalk.app.custody import Custody
+from ropewalk.app.images import ImageWork
 from ropewalk.core.errors import CallerError
 from ropewalk.core.limits import MIB
 from ropewalk.orchestration.fleet import open_fleet
@@ -41,8 +42,8 @@ class Machines:
     def __init__(self, custody: Custody, *, driver: str = "") -> None:
         self.settings = custody.profile.family(SandboxSettings)
         self.tenant = custody.tenant
-        self.layers = LayerStore(custody.layout)
-        self.images = ImageStore(custody.layout, self.layers)
+        self.layers = LayerStore(custody.layout, tenant=self.tenant)
+        self.images = ImageStore(custody.layout, self.layers, tenant=self.tenant)
         self.driver_name = driver or self.settings.driver
         self.driver: SandboxDriver = drivers.load(
             self.driver_name, custody.layout, layers=self.layers, images=self.images
@@ -51,6 +52,7 @@ class Machines:
         self.sandboxes = Sandboxes(
             self.driver, custody.layout, images=self.images, layers=self.layers, tenant=mine
         )  # fmt: skip
+        self.work = ImageWork(custody, self)
         fleet = custody.profile.family(FleetSettings)
         self.fleet = open_fleet(fleet.driver, config=fleet.local)
 
@@ -71,10 +73,11 @@ class Machines:
     async def image(
         self, name: str = "default", *, progress: Progress | None = None, data_class: str | None = None
     ) -> ImageRecord:
-        """An image by name, digest (also its beginning), root directory or tar archive.
+        """An image by name (`debian:bookworm`), digest (also its beginning) or label, or out of a file or directory as
+        `ImageWork.import_file` takes them. Nothing is fetched.
 
         Args:
-            data_class: of a directory or archive; see `ImageStore.from_directory`.
+            data_class: of what a directory or file holds; see `ImageStore.from_directory`.
 
         Raises:
             CallerError: nothing of that name, or several begin with it.
@@ -84,19 +87,9 @@ class Machines:
         if name == "default":
             return await anyio.to_thread.run_sync(partial(self.images.default, progress))
         path = Path(name)
-        if path.is_dir():
-            load = partial(self.images.from_directory, path, label=path.name, data_class=data_class)
-            return await anyio.to_thread.run_sync(load)
-        if path.is_file():
-            load = partial(self.images.from_tar, path, label=path.name, data_class=data_class)
-            return await anyio.to_thread.run_sync(load)
-        found = [record for record in self.images.records() if record.digest.startswith(name) or record.label == name]
-        if len(found) != 1:
-            raise CallerError(
-                f"{len(found) or 'No'} images are called {name!r}.",
-                next_step="give a digest from `ropewalk image ls`, a root directory, a tar archive, or default.",
-            )
-        return found[0]
+        if path.is_dir() or path.is_file():
+            return await self.work.import_file(path, data_class=data_class)
+        return await anyio.to_thread.run_sync(self.images.find, name)
 
     async def spec(
         self, image: str, *, memory_mib: int | None = None, disk_mib: int | None = None, **fields: object
@@ -129,6 +122,8 @@ class Machines:
             "memory_bytes": self.settings.memory_mib * MIB,
             "disk_bytes": self.settings.disk_mib * MIB,
             "cpus": self.settings.cpus,
+            "workdir": record.workdir,
+            "user": record.user.partition(":")[0],
         }
         return SandboxSpec(**{**defaults, **given, "data_class": data_class})  # type: ignore[arg-type]
 

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from ropewalk.app.custody import Custody
 from ropewalk.app.machines import Machines
 from ropewalk.app.task_store import TaskStore
-from ropewalk.core.errors import CallerError, DeniedError
+from ropewalk.core.errors import DeniedError
 from ropewalk.reward.spec import GraderSpec
 from ropewalk.rollout.episodes.shelf import Shelf, ready, scratch
 from ropewalk.sandbox.contract import SandboxRecord, SnapshotRecord
+from ropewalk.sandbox.oci.known import forget_lost
 from ropewalk.store.records import read_record
 
 
@@ -26,13 +27,9 @@ async def remove_image(custody: Custody, machines: Machines, name: str) -> str:
         CallerError: nothing of that name, or several.
         DeniedError: something stands on it (rule `image_needed`).
     """
-    records = list(machines.images.records())
-    found = [record for record in records if record.digest.startswith(name) or record.label == name]
-    if len(found) != 1:
-        raise CallerError(f"{len(found) or 'No'} images are called {name!r}.", next_step="see `ropewalk image ls`.")
-    image = found[0]
+    image = machines.images.find(name)
     async with machines.sandboxes.dropping():  # so that nothing comes to stand on it meanwhile
-        needed: set[str] = {layer for other in records if other != image for layer in other.layers}
+        needed: set[str] = set()
         running, snapshots = await machines.sandboxes.standing()
         if running and image.digest in machines.images.defaults():
             raise DeniedError(
@@ -40,16 +37,18 @@ async def remove_image(custody: Custody, machines: Machines, name: str) -> str:
                 rule="image_needed",
                 next_step="end all sandboxes first.",
             )
-        for user, digest, layers in [*_states(machines, running, snapshots), *_tasks(custody)]:
-            if digest == image.digest:
+        for user, tenant, digest, layers in [*_states(machines, running, snapshots), *_tasks(custody)]:
+            if digest == image.digest and machines.images.needs_it(digest, tenant):
                 raise DeniedError(
                     f"{user} stands on the image {name}.", rule="image_needed", next_step="remove that first."
                 )
             needed |= layers
         machines.images.remove(image.digest)
+        needed |= {layer for other in machines.images.everybodys() for layer in other.layers}
         for layer in image.layers:
             if layer not in needed:
                 machines.layers.remove(layer)
+        forget_lost(machines.layers, custody.layout.layers)
     return image.digest
 
 
@@ -74,17 +73,18 @@ async def remove_run(custody: Custody, machines: Machines, run: str) -> tuple[st
         return tuple(sorted(held - set(journal.holds())))
 
 
-Use = tuple[str, str, set[str]]
-"""What stands on an image, the image, and layers above it."""
+Use = tuple[str, str, str, set[str]]
+"""What stands on an image, whose it is, the image, and layers above it."""
 
 
 def _states(
     machines: Machines, running: tuple[SandboxRecord, ...], snapshots: tuple[SnapshotRecord, ...]
 ) -> Iterator[Use]:
     for sandbox in running:
-        yield _named(sandbox, machines), sandbox.spec.image, set(sandbox.spec.layers)
+        yield _named(sandbox, machines), sandbox.spec.tenant, sandbox.spec.image, set(sandbox.spec.layers)
     for snapshot in snapshots:
-        yield _named(snapshot, machines), snapshot.spec.image, {*snapshot.layers, *snapshot.spec.layers}
+        layers = {*snapshot.layers, *snapshot.spec.layers}
+        yield _named(snapshot, machines), snapshot.tenant, snapshot.spec.image, layers
 
 
 def _named(record: SandboxRecord | SnapshotRecord, machines: Machines) -> str:
@@ -96,6 +96,6 @@ def _named(record: SandboxRecord | SnapshotRecord, machines: Machines) -> str:
 def _tasks(custody: Custody) -> Iterator[Use]:
     for record in TaskStore(custody.layout).records():
         task = record.task
-        yield task.id, task.image, set(task.layers)
+        yield task.id, custody.tenant, task.image, set(task.layers)
         grader = read_record(custody.blobs, task.grader, GraderSpec)
-        yield f"the grader of {task.id}", grader.image, set(grader.layers)
+        yield f"the grader of {task.id}", custody.tenant, grader.image, set(grader.layers)

@@ -38,7 +38,7 @@ from ropewalk.rollout.plan_file import load_plan, plan_from_settings
 from ropewalk.rollout.policies.registry import make_policies
 from ropewalk.rollout.ports import RunWorld
 from ropewalk.rollout.threads import in_thread
-from ropewalk.sandbox.images import ImageStore
+from ropewalk.sandbox.images import ImageRecord, ImageStore
 from ropewalk.sandbox.sandbox import Sandbox
 from ropewalk.sandbox.sandboxes import Sandboxes
 from ropewalk.security.data_classes import Use, check_allowed
@@ -140,7 +140,8 @@ class Ropewalk:
         """A sandbox that ends with the block.
 
         Args:
-            image: `default`, a digest, a root directory or a tar archive.
+            image: `default`, a name that was pulled or built (`debian:bookworm`), a digest, a root directory, or an
+                archive; what it says of user, variables and working directory holds unless `spec` says otherwise.
             spec: fields of `SandboxSpec`, and `memory_mib` and `disk_mib`.
 
         Raises:
@@ -158,6 +159,22 @@ class Ropewalk:
             spec: as of `sandbox`.
         """
         return await self.sandboxes.create(await self.machines.spec(image, **spec), id=id)
+
+    async def pull(self, name: str, **settings: Any) -> ImageRecord:
+        """Fetches an image from a registry. See `ImageWork.pull`."""
+        return await self.machines.work.pull(name, **settings)
+
+    async def import_image(self, path: Path | str, **settings: Any) -> ImageRecord:
+        """An image out of an archive or a folder. See `ImageWork.import_file`."""
+        return await self.machines.work.import_file(Path(path), **settings)
+
+    async def export_image(self, name: str, target: Path | str, **settings: Any) -> ImageRecord:
+        """Writes an image to a file or folder. See `ImageWork.export`."""
+        return await self.machines.work.export(name, Path(target), **settings)
+
+    async def build_image(self, context: Path | str, **settings: Any) -> ImageRecord:
+        """Builds an image from a Dockerfile by buildah. See `ImageWork.build`."""
+        return await self.machines.work.build(Path(context), **settings)
 
     async def ingest(self, source: str, *, terms: Terms, versions: Sequence[str] = (), **settings: Any) -> IngestResult:
         """See `Custody.ingest`."""

@@ -21,6 +21,7 @@ from ropewalk.core.errors import CallerError
 from ropewalk.core.limits import MIB
 
 if TYPE_CHECKING:
+    from ropewalk.app.ropewalk import Ropewalk
     from ropewalk.sandbox.contract import SandboxRecord
     from ropewalk.sandbox.process import ExecResult
     from ropewalk.sandbox.sandbox import Sandbox
@@ -50,7 +51,7 @@ async def create(
     """Starts a sandbox and prints its id.
 
     Args:
-        image: default, a digest from `ropewalk image ls`, a root directory or a tar archive.
+        image: default, a name or digest from `ropewalk image ls`, a root directory or an archive.
         memory_mib: Memory limit. Default: the profile's.
         disk_mib: How much it may write. Default: the profile's.
         cpus: CPU limit. Default: the profile's.
@@ -91,6 +92,7 @@ async def exec_(
     stdin: bool = False,
     detach: bool = False,
     json: bool = False,
+    entrypoint: bool = False,
     place: Place = HERE,
 ) -> int:
     """Runs a command and exits with its exit code (124: timed out, 128 + n: killed by signal n).
@@ -100,33 +102,36 @@ async def exec_(
         words: The command. One word alone goes to /bin/sh -c.
         cwd: Working directory. Default: the sandbox's.
         env: Variable of the command as NAME=VALUE; may be repeated.
-        user: Name or number inside. Default: root.
+        user: Name or number inside. Default: the image's, mostly root.
         timeout_s: Ends the whole process tree after so long.
         stdin: Hand on standard input, as it comes.
         detach: Print the process id and leave it running, without a time limit and without its output.
         json: Print the whole result as JSON when the command has ended, instead of its output as it comes.
+        entrypoint: Run what the image starts by itself; the words are its arguments, and none mean its own.
     """
     from ropewalk.cli.streams import stream
 
-    if not words:
-        raise CallerError("No command was given.", next_step="ropewalk sandbox exec ID -- COMMAND …")
+    if not words and not entrypoint:
+        raise CallerError("No command was given.", next_step="ropewalk sandbox exec ID -- COMMAND …, or --entrypoint.")
     if detach and stdin:
         raise CallerError("A detached command has no input.", next_step="give --detach or --stdin.")
-    line = words[0] if len(words) == 1 else list(words)
-    variables = _variables(env or [])
-    async with _reached(place, sandbox) as reached:
+    line: str | list[str] = words[0] if len(words) == 1 else list(words)
+    given = variables(env or [])
+    async with opened(place) as rw, _found(rw, sandbox) as reached:
+        if entrypoint:
+            line = list(rw.images.get(reached.record.spec.image).command(words))
         if detach:
-            process = await reached.start(line, cwd=cwd, env=variables, user=user, detach=True)
+            process = await reached.start(line, cwd=cwd, env=given, user=user, detach=True)
             if process.pid is not None:
                 print_json({"pid": process.pid}) if json else print(process.pid)
                 return 0
             result = await process.wait()
         elif json:
-            given = sys.stdin.buffer.read() if stdin else b""
-            result = await reached.exec(line, cwd=cwd, env=variables, user=user, stdin=given, timeout_s=timeout_s)
+            fed = sys.stdin.buffer.read() if stdin else b""
+            result = await reached.exec(line, cwd=cwd, env=given, user=user, stdin=fed, timeout_s=timeout_s)
         else:
             result = await stream(
-                reached, line, cwd=cwd, env=variables, user=user, timeout_s=timeout_s, stdin=stdin
+                reached, line, cwd=cwd, env=given, user=user, timeout_s=timeout_s, stdin=stdin
             )  # fmt: skip
     if json:
         print_json(result)
@@ -304,15 +309,21 @@ async def kill(*sandboxes: str, all: bool = False, json: bool = False, place: Pl
 @asynccontextmanager
 async def _reached(place: Place, sandbox: str) -> AsyncIterator[Sandbox]:
     """A sandbox that runs, by its id; it goes on afterwards."""
-    async with opened(place) as rw:
-        reached = await rw.sandboxes.open(named(sandbox, "sandbox"))
-        try:
-            yield reached
-        finally:
-            await reached.disconnect()
+    async with opened(place) as rw, _found(rw, sandbox) as reached:
+        yield reached
 
 
-def _variables(pairs: list[str]) -> dict[str, str]:
+@asynccontextmanager
+async def _found(rw: Ropewalk, sandbox: str) -> AsyncIterator[Sandbox]:
+    reached = await rw.sandboxes.open(named(sandbox, "sandbox"))
+    try:
+        yield reached
+    finally:
+        await reached.disconnect()
+
+
+def variables(pairs: list[str]) -> dict[str, str]:
+    """Variables as people type them, NAME=VALUE."""
     found = dict(pair.partition("=")[::2] for pair in pairs)
     if wrong := next((pair for pair in pairs if "=" not in pair), None):
         raise CallerError(f"{wrong[:80]!r} is no variable.", next_step="write it as NAME=VALUE.")

@@ -45,6 +45,26 @@ TREE_DEPTH_MAX: Final = 128
 TREE_MEMBERS_MAX: Final = 500_000
 TREE_BYTES_MAX: Final = 8 * GIB
 
+# Images from registries and archives
+IMAGE_LAYERS_MAX: Final = 127
+"""As Docker has it; overlayfs takes more."""
+IMAGE_BYTES_MAX: Final = 64 * GIB
+"""Of all its packed layers together, as its manifest says."""
+IMAGE_MANIFEST_BYTES_MAX: Final = 4 * MIB
+"""Distribution specification: what a registry must take at least, and usually at most."""
+IMAGE_CONFIG_BYTES_MAX: Final = 4 * MIB
+IMAGE_TOKEN_BYTES_MAX: Final = 256 * KIB
+"""An authorization service's answer."""
+IMAGE_LAYERS_AT_ONCE: Final = 4
+"""Fetched and unpacked side by side."""
+IMAGE_STALL_TIMEOUT_S: Final = 20.0
+"""Without a byte from a registry."""
+IMAGE_RATE_BYTES_PER_S_MIN: Final = 1024
+"""Of a layer's download, over each of these times; a slower one counts as stalled."""
+IMAGE_ATTEMPTS_MAX: Final = 5
+"""Failures in a row, without a byte gained, before a registry is given up."""
+IMAGE_BUILD_TIMEOUT_S: Final = 3600.0
+
 # Bundles
 WORK_ENTRIES_MAX: Final = 10_000
 """In an episode's work folder, with all below it, as far as it is looked at. What holds more is not taken."""

@@ -35,7 +35,7 @@ def open_tar(file: IO[bytes]) -> tarfile.TarFile:
         tarfile.TarError: it is none.
         AbsurdArchiveError: its first header is absurd.
     """
-    return tarfile.open(fileobj=file, mode="r:", encoding="utf-8", tarinfo=_Bounded)
+    return tarfile.open(fileobj=file, mode="r:", encoding="utf-8", tarinfo=BoundedMember)
 
 
 def open_zip(file: IO[bytes]) -> zipfile.ZipFile:
@@ -51,11 +51,14 @@ def open_zip(file: IO[bytes]) -> zipfile.ZipFile:
     return archive
 
 
-class _Bounded(tarfile.TarInfo):
-    """A member whose headers are small, and well-formed before the parser sees them."""
+class BoundedMember(tarfile.TarInfo):
+    """A member whose headers are small, and well-formed before the parser sees them.
+
+    For `tarfile.TarFile(tarinfo=…)` of a stream that takes back what was read last; else see `open_tar`.
+    """
 
     @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Bounded:
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> BoundedMember:
         """Of one header block."""
         member = super().frombuf(buf, encoding, errors)
         if member.size < 0:

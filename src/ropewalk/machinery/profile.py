@@ -26,12 +26,14 @@ ANY = "any"
 
 
 class NetworkRules(Record):
-    """What a command may reach. Both lists are allow lists: what is not on them is refused."""
+    """What a command may reach. All lists are allow lists: what is not on them is refused."""
 
     sources: tuple[str, ...] = (ANY,)
     """Schemes of data sources (`pypi`, `directory`, `archive`), or `any`."""
     endpoints: tuple[str, ...] = (ANY,)
     """Hosts of model endpoints, `loopback`, or `any`."""
+    registries: tuple[str, ...] = (ANY,)
+    """Hosts of image registries, their mirrors, token services and stores, `loopback`, or `any`."""
 
 
 class Profile(Record):
@@ -82,13 +84,28 @@ class Profile(Record):
                 f"{url!r} is not an http or https URL.", next_step="give one like http://127.0.0.1:8000/v1."
             )
         allowed = self.network.endpoints
-        if ANY in allowed or host in allowed or (LOOPBACK in allowed and _is_loopback(host)):
+        if _is_allowed(host, allowed):
             return
         raise DeniedError(
             f"The profile {self.name!r} does not allow calls to {host}; it allows {_list(allowed)}.",
             rule=f"profile {self.name}: network.endpoints",
             next_step="choose another profile with --profile, or add the host to network.endpoints in one of your own.",
         )
+
+    def allow_registry(self, host: str) -> None:
+        """Returns if images may be fetched from this host.
+
+        Raises:
+            DeniedError: the profile forbids it (rule `profile NAME: network.registries`).
+        """
+        allowed = self.network.registries
+        if not _is_allowed(host, allowed):
+            raise DeniedError(
+                f"The profile {self.name!r} does not allow images from {host}; it allows {_list(allowed)}.",
+                rule=f"profile {self.name}: network.registries",
+                next_step="import an archive (`ropewalk image import`), choose another profile with --profile, or add "
+                "the host to network.registries in one of your own.",
+            )
 
 
 def parse_profile(text: str, *, name: str, families: Mapping[str, type[Record]]) -> Profile:
@@ -131,6 +148,10 @@ def _convert(plain: Any, type: type[Any], where: str) -> Any:
         fields = getattr(type, "__struct_fields__", ())
         next_step = f"known keys: {_list(fields)}." if "unknown field" in str(error) else ""
         raise CallerError(f"{where}: {error}.", next_step=next_step) from error
+
+
+def _is_allowed(host: str, allowed: tuple[str, ...]) -> bool:
+    return ANY in allowed or host in allowed or (LOOPBACK in allowed and _is_loopback(host))
 
 
 def _is_loopback(host: str) -> bool:

@@ -35,7 +35,7 @@ class SandboxSpec(Record):
 
     tenant: str
     """Who owns it: `[a-z0-9][a-z0-9-]{0,38}`. Two tenants never share user ids (but see `single_user`) or sockets.
-    Layers have no owner: equal bytes are stored once, read-only, and whoever names a digest can mount them."""
+    Image and layers must be this tenant's or public, which the service above the drivers checks (`Sandboxes`)."""
     image: str
     """Digest of the image's record in the image store (64 hexadecimal characters)."""
     layers: tuple[str, ...] = ()
@@ -46,6 +46,9 @@ class SandboxSpec(Record):
     """Absolute. Created if absent; where commands start."""
     env: dict[str, str] = {}
     """Variables of every command, besides PATH, HOME, USER, LANG and TMPDIR. Nothing comes from the host."""
+    user: str = ""
+    """Who commands run as that say nothing else: a name or number inside; empty: root. Files are read and written by
+    root, whoever this is."""
     hostname: str = "sandbox"
     cpus: float = limits.SANDBOX_CPUS
     memory_bytes: int = limits.SANDBOX_MEMORY_BYTES

@@ -1,9 +1,13 @@
 """Layers: content-addressed directory trees, the read-only parts that root file systems are stacked from.
 
 Stored as `layers/<digest>/`: `tree/` with owners as the ids inside a sandbox (0 … 65535), `manifest`, one line of
-canonical JSON per member whose sha256 is the digest, and `record.json`. A layer appears by one rename, whole, and is
-never changed; equal content is stored once. What is to be kept is on the disk before it has its name; what snapshots
-alone need, when somebody asks for it (`settle`).
+canonical JSON per member whose sha256 is the digest, `record.json`, and `tenants/`, an empty file per tenant who may
+use it. A layer appears by one rename, whole, and is never changed; equal content is stored once. What is to be kept is
+on the disk before it has its name; what snapshots alone need, when somebody asks for it (`settle`).
+
+Whose: a layer belongs to every tenant who brought its bytes, and to all where the operator made it `public`. One that
+a snapshot made belongs to nobody until the snapshot's tenant claims it. Layers without `tenants/` were stored before
+there were any, and are public, as they were then. See docs/design/formats/images.md.
 """
 
 from __future__ import annotations
@@ -27,6 +31,7 @@ from ropewalk.machinery.files import NEXT_STEP, locked, sync_filesystem, sync_fo
 from ropewalk.sandbox import privilege, trees
 from ropewalk.sandbox.staging import staging_folder, sweep
 from ropewalk.sandbox.trees import Owner, Tree, TreeEntry
+from ropewalk.security.tenants import PUBLIC, check_owner
 from ropewalk.store.layout import Layout
 
 log = logging.getLogger(__name__)
@@ -34,6 +39,8 @@ log = logging.getLogger(__name__)
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _TRANSIENT = "transient"
 """A file in a layer's folder: snapshots made it, and it may go with the last of them."""
+_TENANTS = "tenants"
+"""A folder in a layer's folder: a file for each tenant who may use it."""
 _WATCHED_MEMBERS = 512
 """Layers of at most so many members are looked over at every use for changed times; larger ones are not."""
 _QUICK_LOOKS = 64
@@ -54,8 +61,13 @@ class LayerRecord(Record):
 class LayerStore:
     """All layers below one state directory. Synchronous and safe to use from many threads and processes."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, *, tenant: str = PUBLIC) -> None:
+        """
+        Args:
+            tenant: whose the layers become that are added here, unless the call says otherwise.
+        """
         self._root = layout.layers
+        self.tenant = check_owner(tenant)
         self._verified: dict[str, tuple[int, tuple[int, ...]]] = {}
         self._settled: dict[str, tuple[int, int]] = {}
         """`_mark` of each folder that is known to be on the disk."""
@@ -68,6 +80,7 @@ class LayerStore:
         without: frozenset[str] = frozenset(),
         bytes_max: int | None = None,
         transient: bool = False,
+        tenant: str | None = None,
     ) -> LayerRecord:
         """Copies a tree in.
 
@@ -77,7 +90,8 @@ class LayerStore:
             without: relative paths left out with all below them.
             bytes_max: of all files, holes counted; by default and at most `limits.TREE_BYTES_MAX`, since more is never
                 read again.
-            transient: whether only snapshots need it, so that `discard` may remove it.
+            transient: whether only snapshots need it, so that `discard` may remove it; it is nobody's until `claim`ed.
+            tenant: whose it is; the store's by default.
 
         Raises:
             CallerError: no readable folder, or past the limits `TREE_*`.
@@ -86,9 +100,11 @@ class LayerStore:
         bytes_max = limits.TREE_BYTES_MAX if bytes_max is None else min(bytes_max, limits.TREE_BYTES_MAX)
         with staging_folder(self._root, "layer") as staging:
             tree = trees.copy(path, staging / "tree", owner=owner, without=without, bytes_max=bytes_max)
-            return self._keep(staging, tree, transient=transient)
+            return self._keep(staging, tree, transient=transient, tenant=tenant)
 
-    def add_files(self, files: Mapping[str, bytes], *, modes: Mapping[str, int] | None = None) -> LayerRecord:
+    def add_files(
+        self, files: Mapping[str, bytes], *, modes: Mapping[str, int] | None = None, tenant: str | None = None
+    ) -> LayerRecord:
         """A layer of these files. Names are absolute paths inside, without the leading slash; mode 0644 by default.
 
         Folders on the way belong to root with mode 0755, times are zero, so that equal files make equal layers.
@@ -112,19 +128,54 @@ class LayerStore:
                 for member in (*names, *members):
                     os.utime(Path(folder, member), (0, 0))
                 Path(folder).chmod(0o755)
-            return self._keep(staging, trees.copy(source, staging / "tree"))
+            return self._keep(staging, trees.copy(source, staging / "tree"), tenant=tenant)
 
-    def add_made(self, make: Callable[[Path], Tree], *, transient: bool = False) -> LayerRecord:
+    def add_made(
+        self,
+        make: Callable[[Path], Tree],
+        *,
+        transient: bool = False,
+        tenant: str | None = None,
+        durable: bool = True,
+    ) -> LayerRecord:
         """A layer that `make` builds in place: it is given the path of a folder to make and returns what it made.
 
-        `transient` as in `add_tree`.
+        `transient` and `tenant` as in `add_tree`; without `durable` the caller `settle`s it.
 
         Raises:
             CallerError: past the limits `TREE_*`.
             UnavailableError: no room. Nothing is left behind.
         """
         with staging_folder(self._root, "layer") as staging:
-            return self._keep(staging, make(staging / "tree"), transient=transient)
+            return self._keep(staging, make(staging / "tree"), transient=transient, tenant=tenant, durable=durable)
+
+    def is_usable(self, digest: str, tenant: str) -> bool:
+        """Whether a tenant may mount that layer. False also where there is none: nobody learns what others have."""
+        if not _DIGEST.fullmatch(digest):
+            return False
+        folder = self._root / digest
+        return any((folder / _TENANTS / name).exists() for name in (tenant, PUBLIC)) or (
+            folder.is_dir() and not (folder / _TENANTS).exists()
+        )
+
+    def check_usable(self, digests: Iterable[str], tenant: str) -> None:
+        """Returns if a tenant may mount all these layers.
+
+        Raises:
+            CallerError: one is not there, or not this tenant's; the message is the same.
+        """
+        for digest in digests:
+            if not self.is_usable(digest, tenant):
+                raise _unknown(digest)
+
+    def claim(self, digest: str, tenant: str) -> None:
+        """Makes a layer that tenant's too; `public`: everybody's. Whoever calls has seen its bytes come from there.
+
+        Raises:
+            CallerError: there is no such layer.
+        """
+        with self._locked():
+            _note_tenant(self.path(digest).parent, check_owner(tenant))
 
     def entries(self, digest: str) -> tuple[TreeEntry, ...]:
         """A layer's members, in order.
@@ -145,7 +196,7 @@ class LayerStore:
             CallerError: there is no such layer.
         """
         if not _DIGEST.fullmatch(digest) or not (folder := self._root / digest).is_dir():
-            raise CallerError(f"There is no layer {digest!r}.", next_step="build or import it first.")
+            raise _unknown(digest)
         return folder / "tree"
 
     def record(self, digest: str) -> LayerRecord:
@@ -274,7 +325,9 @@ class LayerStore:
         """Appearing and going, one at a time: who keeps a layer keeps it from being discarded."""
         return locked(self._root / ".lock")
 
-    def _keep(self, staging: Path, tree: Tree, *, transient: bool = False) -> LayerRecord:
+    def _keep(
+        self, staging: Path, tree: Tree, *, transient: bool = False, tenant: str | None = None, durable: bool = True
+    ) -> LayerRecord:
         if tree.size > limits.TREE_BYTES_MAX or len(tree.entries) > limits.TREE_MEMBERS_MAX:
             raise CallerError(  # `verify` would take it for a damaged one
                 f"A layer of {tree.size} bytes and {len(tree.entries)} members; {limits.TREE_BYTES_MAX} and "
@@ -288,24 +341,30 @@ class LayerStore:
         (staging / "tree").rename(folder / "tree")
         (folder / "manifest").write_bytes(manifest)
         (folder / "record.json").write_bytes(canonical_bytes(record))
+        (folder / _TENANTS).mkdir(mode=0o700)
         if transient:
             (folder / _TRANSIENT).touch()
+        else:
+            (folder / _TENANTS / check_owner(tenant or self.tenant)).touch()
         place, grave = self._root / digest, None
         damaged = self._damaged(digest)
-        if not transient and (damaged or not place.is_dir() or (place / _TRANSIENT).exists()):
+        durable = durable and not transient
+        if durable and (damaged or not place.is_dir() or (place / _TRANSIENT).exists()):
             self._sync()
         with self._locked():
             if damaged and place.is_dir() and _mark(place) == damaged:
                 log.warning("layer %s… was damaged on the disk; what was stored now takes its place", digest[:12])
+                _carry_tenants(place, folder)
                 grave = self._bury(digest)
             if place.is_dir():
                 if not transient:
+                    _note_tenant(place, tenant or self.tenant)
                     (place / _TRANSIENT).unlink(missing_ok=True)
             else:
                 folder.rename(place)
                 members = len(tree.entries)
                 self._verified[digest] = members, _fingerprint(place / "tree", members)
-            if not transient:
+            if durable:
                 sync_folder(self._root)
         if grave is not None:
             trees.remove(grave)
@@ -325,6 +384,23 @@ class LayerStore:
         except (OSError, CallerError):
             pass
         return None
+
+
+def _unknown(digest: str) -> CallerError:
+    return CallerError(f"There is no layer {digest!r}.", next_step="build or import it first.")
+
+
+def _carry_tenants(old: Path, new: Path) -> None:
+    """Whoever could use a damaged layer can use what takes its place."""
+    known = old / _TENANTS
+    for name in [file.name for file in known.iterdir()] if known.is_dir() else [PUBLIC]:
+        (new / _TENANTS / name).touch()
+
+
+def _note_tenant(folder: Path, tenant: str) -> None:
+    """One without the folder is public already."""
+    with suppress(FileNotFoundError):
+        (folder / _TENANTS / tenant).touch()
 
 
 def _place(name: str) -> PurePosixPath:

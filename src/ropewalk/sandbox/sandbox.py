@@ -112,8 +112,8 @@ class Sandbox:
 
         When it ends, is cancelled or runs out of time, so do all processes it started, in whatever way they hide.
         With `detach` those it leaves behind live on until the sandbox ends (a server in the background), except after
-        a timeout. `user` is a name or number inside; None is root. Output past `output_bytes_max` of each stream is
-        dropped and counted.
+        a timeout. `user` is a name or number inside; None is the spec's, mostly root. Output past `output_bytes_max` of
+        each stream is dropped and counted.
 
         Raises:
             CallerError: the call is wrong. A command that cannot be started is a result (`start_error`).
@@ -124,7 +124,7 @@ class Sandbox:
             argv=shell(command),
             cwd=cwd,
             env=as_env(env),
-            user=user,
+            user=user if user is not None else self.record.spec.user or None,
             stdin=bool(data),
             timeout_s=timeout_s,
             output_bytes_max=output_bytes_max,
@@ -153,7 +153,7 @@ class Sandbox:
             argv=shell(command),
             cwd=cwd,
             env=as_env(env),
-            user=user,
+            user=user if user is not None else self.record.spec.user or None,
             stdin=stdin or pty is not None,
             timeout_s=timeout_s,
             output_bytes_max=output_bytes_max,

@@ -61,13 +61,25 @@ class MadeOfLayers(Protocol):
 class Images(Protocol):
     """The image store, as far as it matters here."""
 
-    def records(self) -> Iterable[MadeOfLayers]:
-        """Of all images."""
+    def everybodys(self) -> Iterable[MadeOfLayers]:
+        """All images of all tenants."""
+        ...
+
+    def check_usable(self, digest: str, tenant: str) -> None:
+        """Returns if a tenant may start sandboxes on an image; raises `CallerError`."""
         ...
 
 
-class TransientLayers(Protocol):
+class Layers(Protocol):
     """The layer store, as far as it matters here."""
+
+    def check_usable(self, digests: Iterable[str], tenant: str) -> None:
+        """Returns if a tenant may mount all these layers; raises `CallerError`."""
+        ...
+
+    def claim(self, digest: str, tenant: str) -> None:
+        """Makes a layer that tenant's."""
+        ...
 
     def transient(self) -> set[str]:
         """Digests of those that snapshots made and nobody else keeps."""
@@ -94,7 +106,7 @@ class Sandboxes:
         layout: Layout,
         *,
         images: Images,
-        layers: TransientLayers,
+        layers: Layers,
         tenant: TenantContext | None = None,
         clock: Clock | None = None,
     ) -> None:
@@ -111,12 +123,14 @@ class Sandboxes:
         """A running sandbox. `id` makes the call idempotent: a second one with the same spec gives the same sandbox.
 
         Raises:
-            CallerError: the spec does not fit.
+            CallerError: the spec does not fit, or its image or a layer is not there or not its tenant's.
             DeniedError: this machine forbids what isolation needs, or it is to be another tenant's.
             UnavailableError: out of some resource. Nothing is left behind.
         """
         self._check_owns(spec.tenant, "sandboxes of others")
         async with self.keeping():  # until it is listed as running nobody would know what it stands on
+            self.images.check_usable(spec.image, spec.tenant)
+            self.layers.check_usable(spec.layers, spec.tenant)
             return await self._make(lambda name: self.driver.create(spec, id=name), id)
 
     async def fork(
@@ -130,13 +144,15 @@ class Sandboxes:
         """A new sandbox in a saved state, with an identity of its own.
 
         Raises:
-            CallerError: no such snapshot.
+            CallerError: no such snapshot, or its image or a layer is not its tenant's any more.
             DeniedError: it is another tenant's.
             IntegrityError: its stored bytes were changed.
             UnavailableError: out of some resource. Nothing is left behind.
         """
         async with self.keeping():
             record = self._load(snapshot_id)
+            self.images.check_usable(record.spec.image, record.tenant)
+            self.layers.check_usable(record.layers, record.tenant)
             record = msgspec.structs.replace(
                 record, spec=msgspec.structs.replace(record.spec, idle_timeout_s=idle_timeout_s)
             )  # fmt: skip
@@ -284,7 +300,7 @@ class Sandboxes:
         self._file(id).unlink(missing_ok=True)
         needed = {digest for record in self._stored() for digest in (*record.layers, *record.spec.layers)}
         needed |= {digest for sandbox in running for digest in sandbox.spec.layers}
-        needed |= {digest for image in self.images.records() for digest in image.layers}
+        needed |= {digest for image in self.images.everybodys() for digest in image.layers}
         for digest in self.layers.transient() - needed:
             self.layers.discard(digest)
 
@@ -348,6 +364,8 @@ class Sandboxes:
     def _store(self, record: SnapshotRecord, *, durable: bool = True) -> SnapshotRecord:
         """Whole and on disk, or not at all. Records never change: who comes second gets the first one's."""
         file = self._file(record.id)
+        for layer in record.layers:  # what the driver made of the tenant's disk is nobody's so far
+            self.layers.claim(layer, record.tenant)
         if durable:
             self.layers.settle(record.layers)
         try:

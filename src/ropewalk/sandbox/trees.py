@@ -154,7 +154,7 @@ class _Walk:
             os.close(fd)
             if target >= 0:
                 os.close(target)
-        return Tree(entries=tuple(sorted(self.entries, key=_order)), size=self.bytes, skipped=self.skipped)
+        return Tree(entries=tuple(sorted(self.entries, key=order)), size=self.bytes, skipped=self.skipped)
 
     def folder(self, fd: int, target: int, path: str, depth: int) -> None:
         if depth > limits.TREE_DEPTH_MAX:
@@ -187,12 +187,12 @@ class _Walk:
         elif kind == stat.S_IFLNK:
             link = os.readlink(name, dir_fd=fd)
             uid, gid = self.owner(found.st_uid, found.st_gid)
-            self.entries.append(TreeEntry(path=_text(path), kind="link", uid=uid, gid=gid, target=_text(link)))
+            self.entries.append(TreeEntry(path=text(path), kind="link", uid=uid, gid=gid, target=text(link)))
             if target >= 0:
                 os.symlink(link, name, dir_fd=target)
                 self.settle(target, name, found, uid, gid)
         elif kind == stat.S_IFCHR and found.st_rdev == 0:
-            self.entries.append(TreeEntry(path=_text(path), kind="whiteout"))
+            self.entries.append(TreeEntry(path=text(path), kind="whiteout"))
             if target >= 0:
                 os.mknod(name, stat.S_IFCHR, 0, dir_fd=target)
         else:
@@ -202,7 +202,7 @@ class _Walk:
         key = (found.st_dev, found.st_ino)
         if found.st_nlink > 1 and key in self.inodes:
             first = self.inodes[key]
-            self.entries.append(TreeEntry(path=_text(path), kind="hardlink", target=_text(first)))
+            self.entries.append(TreeEntry(path=text(path), kind="hardlink", target=text(first)))
             if target >= 0:
                 self.link(target, name, path, first)
             return
@@ -225,7 +225,7 @@ class _Walk:
                 if out >= 0:
                     os.close(out)
         mode = found.st_mode & _KEPT_BITS
-        self.entries.append(TreeEntry(path=_text(path), kind="file", mode=mode, uid=uid, gid=gid, size=size,
+        self.entries.append(TreeEntry(path=text(path), kind="file", mode=mode, uid=uid, gid=gid, size=size,
                                       sha256=sha256, attributes=attributes))  # fmt: skip
         if target >= 0:
             self.settle(target, name, found, uid, gid)
@@ -265,8 +265,8 @@ class _Walk:
         found = os.fstat(fd)
         uid, gid = self.owner(found.st_uid, found.st_gid)
         attributes = _attributes(fd)
-        opaque = _is_opaque(fd)
-        self.entries.append(TreeEntry(path=_text(path), kind="directory", mode=found.st_mode & _KEPT_BITS, uid=uid,
+        opaque = is_opaque(fd)
+        self.entries.append(TreeEntry(path=text(path), kind="directory", mode=found.st_mode & _KEPT_BITS, uid=uid,
                                       gid=gid, opaque=opaque, attributes=attributes))  # fmt: skip
         if target < 0:
             return
@@ -310,7 +310,8 @@ def mark_opaque(fd: int) -> None:
     os.setxattr(fd, _OPAQUE[0 if privilege.is_root() else 1], b"y")
 
 
-def _is_opaque(fd: int) -> bool:
+def is_opaque(fd: int) -> bool:
+    """Whether an open folder hides what layers below hold in its place."""
     for name in _OPAQUE:
         with suppress(OSError):
             if os.getxattr(fd, name) == b"y":
@@ -318,15 +319,24 @@ def _is_opaque(fd: int) -> bool:
     return False
 
 
-def _attributes(fd: int) -> dict[str, str]:
+def is_kept_attribute(name: str) -> bool:
+    """Whether an extended attribute belongs to a tree's content. The others mean something to this machine's kernel."""
+    return name.startswith("user.") and not name.startswith("user.overlay.")
+
+
+def own_attributes(fd: int) -> dict[str, bytes]:
+    """The extended attributes of an open file or folder that belong to its content."""
     try:
         names = os.listxattr(fd)
     except OSError as error:
         if error.errno in (errno.ENOTSUP, errno.EPERM, errno.EACCES):
             return {}
         raise
-    kept = [name for name in names if name.startswith("user.") and not name.startswith("user.overlay.")]
-    return {name: base64.b64encode(os.getxattr(fd, name)).decode() for name in sorted(kept)}
+    return {name: os.getxattr(fd, name) for name in sorted(names) if is_kept_attribute(name)}
+
+
+def _attributes(fd: int) -> dict[str, str]:
+    return {name: base64.b64encode(value).decode() for name, value in own_attributes(fd).items()}
 
 
 def attribute_values(entry: TreeEntry) -> dict[str, bytes]:
@@ -339,14 +349,16 @@ def file_name(text: str) -> str:
     return os.fsdecode(base64.b64decode(text[7:])) if text.startswith("base64:") else text
 
 
-def _text(name: str) -> str:
+def text(name: str) -> str:
+    """A name of the file system as a record has it; see `file_name`."""
     raw = os.fsencode(name)
     try:
-        text = raw.decode()
+        plain = raw.decode()
     except UnicodeDecodeError:
         return "base64:" + base64.b64encode(raw).decode()
-    return text if not text.startswith("base64:") else "base64:" + base64.b64encode(raw).decode()
+    return plain if not plain.startswith("base64:") else "base64:" + base64.b64encode(raw).decode()
 
 
-def _order(entry: TreeEntry) -> tuple[str, ...]:
+def order(entry: TreeEntry) -> tuple[str, ...]:
+    """By what a tree's entries are sorted."""
     return tuple(entry.path.split("/"))

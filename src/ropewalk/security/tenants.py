@@ -8,6 +8,9 @@ from typing import Final
 from ropewalk.core.errors import CallerError, DeniedError
 from ropewalk.core.records import Record
 
+PUBLIC: Final = "public"
+"""Stands for every tenant where something is said to be somebody's; nobody is called so."""
+
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,38}")
 
 
@@ -17,12 +20,22 @@ def check_tenant(name: str) -> str:
     Raises:
         CallerError: it is not.
     """
-    if not _NAME.fullmatch(name):
+    if name == PUBLIC or not _NAME.fullmatch(name):
         raise CallerError(
             f"{name[:80]!r} is not the name of a tenant.",
-            next_step="use 1 to 39 lower-case letters, digits and hyphens, beginning with a letter or a digit.",
+            next_step="use 1 to 39 lower-case letters, digits and hyphens, beginning with a letter or a digit"
+            f" (but {PUBLIC!r}, which means all).",
         )
     return name
+
+
+def check_owner(name: str) -> str:
+    """The name itself, if it is a tenant's or `public`.
+
+    Raises:
+        CallerError: it is not.
+    """
+    return name if name == PUBLIC else check_tenant(name)
 
 
 class TenantContext(Record):

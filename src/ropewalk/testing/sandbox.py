@@ -34,7 +34,7 @@ from ropewalk.sandbox.contract import (
 )
 from ropewalk.sandbox.process import ExecResult
 from ropewalk.sandbox.sandbox import Sandbox
-from ropewalk.sandbox.sandboxes import Images, Sandboxes, TransientLayers
+from ropewalk.sandbox.sandboxes import Images, Layers, Sandboxes
 from ropewalk.store.layout import Layout
 
 MIB = 1 << 20
@@ -51,7 +51,7 @@ class SandboxWorld:
     """Ends a driver, as the end of its process would."""
     layout: Layout
     images: Images
-    layers: TransientLayers
+    layers: Layers
     image: str
     """Digest of an image with a shell, coreutils and Python."""
     add_layer: Callable[[dict[str, bytes]], str]

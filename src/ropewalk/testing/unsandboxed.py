@@ -52,8 +52,11 @@ def namespaces_work() -> bool:
 class NoImages:
     """An image store without images."""
 
-    def records(self) -> tuple[MadeOfLayers, ...]:
+    def everybodys(self) -> tuple[MadeOfLayers, ...]:
         return ()
+
+    def check_usable(self, digest: str, tenant: str) -> None:
+        return
 
 
 class NoLayers:
@@ -61,6 +64,12 @@ class NoLayers:
 
     def __init__(self) -> None:
         self.removed: list[str] = []
+
+    def check_usable(self, digests: Iterable[str], tenant: str) -> None:
+        return
+
+    def claim(self, digest: str, tenant: str) -> None:
+        return
 
     def transient(self) -> set[str]:
         return set()

@@ -235,8 +235,8 @@ def test_an_image_that_goes_while_all_are_read_is_not_missed(
 def test_a_place_that_cannot_be_used_is_one_clear_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     images = ImageStore(Layout(tmp_path / "file"))
-    with pytest.raises(UnavailableError, match="No image can be stored"):
-        images.from_tar(tmp_path / "x.tar")
+    with pytest.raises(UnavailableError, match="No layer can be stored"):
+        images.from_tar(archive(tmp_path / "x.tar", (member("x"), b"")))
 
 
 def test_the_default_image_is_built_once_and_holds_nothing_of_ours(tmp_path_factory: pytest.TempPathFactory) -> None:

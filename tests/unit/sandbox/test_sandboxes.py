@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -12,7 +13,9 @@ import pytest
 
 from ropewalk.core.errors import CallerError, DeniedError, IntegrityError, UnavailableError
 from ropewalk.core.ids import new_id
+from ropewalk.core.records import canonical_bytes
 from ropewalk.sandbox import Lease, Sandboxes, SandboxGoneError, SandboxRecord, SandboxSpec, SnapshotRecord
+from ropewalk.sandbox.images import ImageRecord, ImageStore
 from ropewalk.sandbox.layers import LayerStore
 from ropewalk.security.tenants import TenantContext
 from ropewalk.store.layout import Layout
@@ -229,6 +232,51 @@ async def test_a_record_that_goes_while_all_are_read_is_not_missed(
 
     monkeypatch.setattr(Path, "read_bytes", racing)
     assert [record.id for record in service.snapshots()] == [saved(number, ()).id for number in (0, 2)]
+
+
+async def test_a_sandbox_stands_on_what_is_its_tenants_or_everybodys(tmp_path: Path) -> None:
+    """Also an administrator's service makes nobody a sandbox of another tenant's layers; and what a snapshot saved is
+    its tenant's alone."""
+    layout = Layout(tmp_path / "state").ensure()
+    layers = LayerStore(layout)
+    images = ImageStore(layout, layers)
+    mine = layers.add_files({"mine": b""}, tenant="tests").digest
+    ours = layers.add_files({"ours": b""}).digest
+    private = ImageStore(layout, layers, tenant="tests").add(ImageRecord(layers=(mine,)))
+    public = images.add(ImageRecord(layers=(ours,)))
+    service = Sandboxes(UnsandboxedDriver(tmp_path / "s"), layout, images=images, layers=layers)
+
+    async def make(tenant: str, image: str, *stack: str) -> None:
+        async with await service.create(unsandboxed_spec(tenant=tenant, image=image, layers=stack)):
+            pass
+
+    await make("tests", private.digest, mine, ours)
+    await make("theirs", public.digest, ours)
+    for image, stack in ((private.digest, ()), (public.digest, (mine,)), ("0" * 64, ()), (public.digest, ("0" * 64,))):
+        with pytest.raises(CallerError, match=f"There is no (image|layer) '{(*stack, image)[0]}'"):
+            await make("theirs", image, *stack)
+    (tmp_path / "disk").mkdir()
+    saved_layer = layers.add_tree(tmp_path / "disk", transient=True).digest
+    assert not layers.is_usable(saved_layer, "tests")
+    record = msgspec.structs.replace(
+        saved(1, (saved_layer,)), spec=unsandboxed_spec(tenant="tests", image=private.digest, layers=(saved_layer,))
+    )
+    service._store(record)
+    assert layers.is_usable(saved_layer, "tests") and not layers.is_usable(saved_layer, "theirs")
+    stolen = msgspec.structs.replace(record, id=f"snapshot:{2:032x}", tenant="theirs")
+    (layout.snapshots / f"{2:032x}.json").write_bytes(canonical_bytes(stolen))
+    with pytest.raises(CallerError, match="There is no"):
+        await service.fork(stolen.id)
+
+
+def test_a_layer_of_before_there_were_tenants_is_everybodys(tmp_path: Path) -> None:
+    layers = LayerStore(Layout(tmp_path / "state").ensure())
+    old = layers.add_files({"old": b""}, tenant="tests").digest
+    assert not layers.is_usable(old, "theirs")
+    shutil.rmtree(layers.path(old).parent / "tenants")
+    assert layers.is_usable(old, "theirs")
+    layers.claim(old, "tests")
+    assert layers.is_usable(old, "theirs")
 
 
 async def test_no_snapshot_is_dropped_while_somebody_keeps_one(service: Sandboxes, tmp_path: Path) -> None:

@@ -88,6 +88,8 @@ def _id(spec: SandboxSpec, layers: tuple[str, ...]) -> str:
     plain = msgspec.to_builtins(spec)
     for name in ("lease", "labels", "layers", "idle_timeout_s"):
         del plain[name]
+    if not spec.user:
+        del plain["user"]  # as it was before there was one, so that older snapshots keep their ids
     return content_id("snapshot", {"spec": plain, "layers": layers})
 
 
