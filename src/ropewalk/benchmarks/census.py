@@ -72,7 +72,8 @@ def _left_in(layout: Layout) -> Iterator[Path]:
         else:
             if place != layout.sandboxes:
                 yield place
-            yield from place.rglob("*")
+            # `os.walk`, and not `rglob`: what is removed meanwhile is no error.
+            yield from (Path(folder) / name for folder, names, others in os.walk(place) for name in (*names, *others))
 
 
 def _half_made(store: Path, *, trees: bool) -> Iterator[Path]:

@@ -121,8 +121,7 @@ async def run(
         if resume:
             loaded = await conduct(rw, resume=named(resume, "run"), quiet=json)
         else:
-            settings = {name: value for name, value in given.items() if value is not None}
-            made = plan_from_settings(settings, base=load_plan(plan) if plan else None)
+            made = plan_from_settings(_stated(given), base=load_plan(plan) if plan else None)
             on_interrupt("repeat the command: tasks that were built are kept.")
             chosen = await prepare_tasks(rw, made, wheelhouse=wheelhouse, quiet=json)
             loaded = await conduct(rw, plan=made, tasks=chosen, quiet=json)
@@ -192,6 +191,10 @@ async def rm(*runs: str, json: bool = False, place: Place = HERE) -> int:
     if json:
         print_json({"removed": removed})
     return 0
+
+
+def _stated(given: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _settled() -> CallerError:
