@@ -55,7 +55,9 @@ def take(layout: Layout) -> Census:
         processes=frozenset(processes),
         namespaces=frozenset(namespaces),
         mounts=frozenset(line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()),
-        cgroups=frozenset(str(path) for path in Path("/sys/fs/cgroup").rglob("*ropewalk*") if path.is_dir()),
+        cgroups=frozenset(
+            str(path) for path in _below(Path("/sys/fs/cgroup")) if "ropewalk" in path.name and path.is_dir()
+        ),
         files=files(layout),
     )
 
@@ -72,8 +74,12 @@ def _left_in(layout: Layout) -> Iterator[Path]:
         else:
             if place != layout.sandboxes:
                 yield place
-            # `os.walk`, and not `rglob`: what is removed meanwhile is no error.
-            yield from (Path(folder) / name for folder, names, others in os.walk(place) for name in (*names, *others))
+            yield from _below(place)
+
+
+def _below(place: Path) -> Iterator[Path]:
+    """All in a folder. With `os.walk`, and not `rglob`: what is removed meanwhile is no error."""
+    return (Path(folder) / name for folder, names, others in os.walk(place) for name in (*names, *others))
 
 
 def _half_made(store: Path, *, trees: bool) -> Iterator[Path]:

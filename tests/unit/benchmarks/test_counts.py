@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
+import threading
 from pathlib import Path
 
 import pytest
@@ -120,3 +122,23 @@ def test_a_fake_zero_is_less_than_the_same_seed_gets_undisturbed(
     assert underpaid([row], [reward("e0", value)], {("t", policy, 3): undisturbed}) == (
         [("t", policy, 3)] if is_underpaid else []
     )
+
+
+def test_a_census_of_a_state_in_use_survives_what_is_removed_meanwhile(layout: Layout) -> None:
+    """Folders come and go while a runner works; the count goes on with what is there."""
+    ended = threading.Event()
+
+    def churn() -> None:
+        while not ended.is_set():
+            place = layout.sandboxes / "01JD" / "a" / "b"
+            place.mkdir(parents=True, exist_ok=True)
+            shutil.rmtree(layout.sandboxes / "01JD")
+
+    worker = threading.Thread(target=churn)
+    worker.start()
+    try:
+        for _ in range(300):
+            census.files(layout)
+    finally:
+        ended.set()
+        worker.join()
