@@ -137,7 +137,7 @@ def test_a_census_of_a_state_in_use_survives_what_is_removed_meanwhile(layout: L
     worker = threading.Thread(target=churn)
     worker.start()
     try:
-        for _ in range(300):
+        for _ in range(100):
             census.files(layout)
     finally:
         ended.set()
