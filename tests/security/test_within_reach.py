@@ -157,3 +157,35 @@ def codec(name: str, head: str, body: str, files: Mapping[str, str | bytes]) -> 
         tests={"tests/test_codec.py": textwrap.dedent(tests), **files},
         held_out=("tests/test_codec.py::test_it",),
     )
+
+
+PACKER = """
+def pack(items):
+    packed = []
+    for item in items:
+        packed.append([item, 1])
+        return packed
+    return packed
+
+
+def unpack(pairs):
+    return [item for item, count in pairs for _ in range(count)]
+"""
+
+
+async def test_what_a_generator_yields_is_no_secret_however_little_is_taken(grading_root: Path) -> None:  # noqa: F811
+    lines = []
+    for count in HEADS:
+        right = [k // 2 * 7919 % 1000003 for k in range(count)]
+        lines.append(f"    assert unpack(pack(k // 2 * 7919 % 1000003 for k in range({count}))) == {right}")
+    tests = "from packer import pack, unpack\n\ndef test_it():\n" + "\n".join(lines)
+    problem = GradedProblem(
+        name="packer",
+        before={"packer.py": PACKER},
+        after={"packer.py": PACKER.replace("        return packed\n    return", "    return")},
+        tests={"tests/test_packer.py": tests},
+        held_out=("tests/test_packer.py::test_it",),
+    )
+    async with grading_world(grading_root) as world:
+        _, build = await world.build(problem)
+        assert (build.spec, build.refused) == (None, "low_entropy"), build

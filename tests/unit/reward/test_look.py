@@ -87,7 +87,7 @@ def seen_from(monkeypatch: pytest.MonkeyPatch, look: Any, folder: Path, source: 
     )
     module.__file__ = str(folder / "test_places.py")
     sys.modules["test_places"] = module
-    monkeypatch.setitem(sys.modules, "_ropewalk", types.SimpleNamespace(saw=watcher.saw))
+    monkeypatch.setitem(sys.modules, "_ropewalk", types.SimpleNamespace(saw=watcher.saw, yields=watcher.yields))
     try:
         exec(compile(SOURCE, str(folder / "source.py"), "exec"), module.__dict__)
         exec(compile(watched(HEAD + source) if watch else HEAD + source, module.__file__, "exec"), module.__dict__)
@@ -174,6 +174,12 @@ def test_what_cannot_be_looked_into_is_told(
     monkeypatch.setattr(importlib.import_module("ropewalk.reward.values.look"), "_SAWS_MAX", 10_000)
     assert "not opened" in seen(f"def test():\n tested({held})", watch=True)
     assert "not opened" not in seen("def test():\n tested(1)", watch=True)
+
+
+@pytest.mark.parametrize("made", ["(n * 7919 for n in (1, 2, 3))", "some()"])
+def test_what_is_yielded_in_part_is_seen_whole(seen: Any, made: str) -> None:
+    source = f"def some():\n for n in (1, 2, 3): yield n * 7919\ndef test():\n g = {made}\n asks_once(g); asks_once(g)"
+    assert ["l", [7919, 15838, 23757]] in seen(source, watch=True)
 
 
 def test_watching_changes_nothing(seen: Any) -> None:

@@ -82,6 +82,7 @@ class Look:
         self._iterators: dict[int, Any] = {}
         self._files: dict[str, Any] = {}
         self._tested: dict[type, bool] = {}
+        self._yielded: dict[int, tuple[Any, list[Any]]] = {}
         self._lock = threading.Lock()
         self._looking = 0
         """The thread that does."""
@@ -103,6 +104,8 @@ class Look:
         waiting, self._iterators = list(self._iterators.values()), {}
         for iterator in waiting:
             self._drain(iterator)
+        yielded, self._yielded = [items for _, items in self._yielded.values()], {}
+        self._guarded(lambda: self._walk(yielded))
         self._flush()
 
     def saw(self, value: Any) -> Any:
@@ -123,6 +126,16 @@ class Look:
         if kind in _CONTAINERS and opened.mark(value) in self._prints:
             return value
         self._guarded(lambda: self._walk([value]))
+        return value
+
+    def yields(self, value: Any) -> Any:
+        """The same for what a generator of a test yields: all of it is seen together when the test ends."""
+        frame = sys._getframe(1)
+        _, items = self._yielded.setdefault(id(frame), (frame, []))
+        if len(items) > _YIELDED_MAX:
+            self._cannot_open("a generator without end")
+        else:
+            items.append(value)
         return value
 
     def around(self, frame: Any) -> None:

@@ -15,6 +15,7 @@ import resource
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,8 @@ class Emitter:
         self._stream = stream
         self._look = look
         self._seen: dict[str, int] = {}
-        self.saw = look.saw if look else _as_it_is
+        self.saw: Callable[[Any], Any] = look.saw if look else _as_it_is
+        self.yields: Callable[[Any], Any] = look.yields if look else _as_it_is
         """Trusted runs that look around: a test computed this."""
 
     def begin(self) -> None:

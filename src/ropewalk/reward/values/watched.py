@@ -14,13 +14,20 @@ from ropewalk.core.syntax import parse_module
 
 _SAW: Final = "_ropewalk_saw"
 _EMITTER: Final = "_ropewalk"
-_HEAD = f"try:\n    from {_EMITTER} import saw as {_SAW}\nexcept ImportError:\n    def {_SAW}(value): return value"
+_YIELDS: Final = "_ropewalk_yields"
+_HEAD = f"""
+try:
+    from {_EMITTER} import saw as {_SAW}, yields as {_YIELDS}
+except ImportError:
+    def {_SAW}(value): return value
+    {_YIELDS} = {_SAW}
+"""
 _Watched = (
     ast.Call, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.IfExp, ast.Subscript, ast.Attribute, ast.Name, ast.JoinedStr,
     ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.List, ast.Tuple, ast.Set, ast.Dict, ast.NamedExpr,
     ast.Await, ast.Yield, ast.YieldFrom,
 )  # fmt: skip
-_NOT_NAMES = frozenset({"self", "cls", _EMITTER, _SAW})
+_NOT_NAMES = frozenset({"self", "cls", _EMITTER, _SAW, _YIELDS})
 """What hangs on an object is looked at when it is read, and at every call."""
 
 
@@ -57,6 +64,18 @@ class _Watch(ast.NodeTransformer):
         node.args = [self._inside(arg) if handed_out else self.visit(arg) for arg in node.args]
         for keyword in node.keywords:
             keyword.value = self.visit(keyword.value)
+        return node
+
+    def visit_GeneratorExp(self, node: ast.GeneratorExp) -> ast.GeneratorExp:
+        """What it yields belongs together, however much of it somebody takes."""
+        self.generic_visit(node)
+        node.elt = ast.Call(ast.Name(_YIELDS, ast.Load()), [node.elt], [])
+        return node
+
+    def visit_Yield(self, node: ast.Yield) -> ast.Yield:
+        """The same for a generator function."""
+        if node.value:
+            node.value = ast.Call(ast.Name(_YIELDS, ast.Load()), [self.visit(node.value)], [])
         return node
 
     def visit_FormattedValue(self, node: ast.FormattedValue) -> ast.FormattedValue:
