@@ -85,7 +85,7 @@ class Sed:
     """An agent that runs two commands."""
 
     context: ClassVar[ContextKind] = ContextKind.AGENT
-    name = "search(sed)"
+    name = "openai(sed)"
 
     async def run(self, context: AgentContext) -> PolicyEnd | None:
         seen = await context.read("money/owing.py")
@@ -204,7 +204,7 @@ async def test_each_policy_gets_what_it_deserves(tmp_path: Path, grading_root: P
             assert record.usage["sandbox_s"] > 0 and record.time_s["tests"] > 0
             assert record.steps[-1].results[0].output.endswith("; kept")
             assert list(record.steps[-1].files_changed) == ["money/owing.py"]
-        agents = [record for record in here.records(run) if record.policy == "sed"]
+        agents = [record for record in here.records(run) if record.policy == Sed.name]
         assert [list(step.files_changed) for step in agents[0].steps] == [[], [], ["money/owing.py"], []]
         ready = {row.snapshot for row in here.journal.tasks(run)}
         kept = {record.id for record in here.sandboxes.snapshots()} - ready
@@ -217,6 +217,8 @@ async def test_a_killed_sandbox_is_no_zero(tmp_path: Path, grading_root: Path) -
         destroyed: list[str] = []
 
         class Victim(Sed):
+            name = "noop"
+
             async def run(self, context: AgentContext) -> PolicyEnd | None:
                 await context.read("money/owing.py")
                 if not destroyed:
