@@ -295,6 +295,27 @@ async def test_one_body_is_judged_by_fresh_cases(world: GradingWorld, tmp_path: 
     assert "`scaled` doubles negative numbers" in record.task.prompt
 
 
+@pytest.mark.parametrize(
+    ("marked", "expected", "whole"),
+    [
+        # Where a module lies is the same in the grader's suite as where the case was made.
+        ("[__file__, *(number * 2 for number in numbers)]", "[yarn.__file__, 808, 1812, 76]", True),
+        # What only a suite has changes every other answer: those cases are left out, the rest judges.
+        ("[n * (3 if n % 2 and 'PYTEST_CURRENT_TEST' in os.environ else 2) for n in numbers]", "[808, 1812, 76]", False),
+    ],
+    ids=["place", "suite"],
+)
+async def test_a_case_never_fails_on_the_right_source(
+    world: GradingWorld, tmp_path: Path, marked: str, expected: str, whole: bool
+) -> None:
+    old = "import os\n\n\ndef marked(numbers):\n    return numbers\n"
+    tests = f"import yarn\n\n\ndef test_marked():\n    assert yarn.marked([404, 906, 38]) == {expected}\n"
+    new = old.replace("return numbers", f"return {marked}")
+    report = await build(world, tmp_path, release("1.0", old, tests), release("2.0", new, tests))
+    assert [record.fresh_cases >= 3 for record in report.tasks] == [True], report.sources[0].rejections
+    assert (report.tasks[0].fresh_cases == 12) is whole
+
+
 async def test_mutants_of_a_private_package_in_src_layout_with_wheels_and_a_plugin(
     world: GradingWorld, tmp_path: Path
 ) -> None:

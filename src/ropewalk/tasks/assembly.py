@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import PurePosixPath
 from typing import Final
@@ -165,6 +165,9 @@ class Assembly:
         right = await self._bench.layer(source_files(problem.tree, problem.after))
         told = {"NOTES": problem.notes.encode()}
         build = await self.build_grader(problem, source, held_out=judging, visible={**shown, **told})
+        if build.refused == "reference_fails" and problem.fresh_tests:
+            problem = await self._with_sound_cases(problem, right)
+            build = await self.build_grader(problem, source, held_out=judging, visible={**shown, **told})
         if build.spec is None:
             raise Refused(_REFUSALS.get(build.refused, Reason.GRADER), f"{build.refused}: {build.detail}")
         visible = await self._visible_tests(problem, source, right, shown, set(judging))
@@ -181,6 +184,20 @@ class Assembly:
             verdicts=controls, scanned=(*self._bench.world.image_layers, *task.layers), started_s=started_s,
             ended_s=self._bench.clock.now_s(),
         )  # fmt: skip
+
+    async def _with_sound_cases(self, problem: Problem, right: str) -> Problem:
+        """The problem without the fresh cases that fail on the right source as the grader runs it.
+
+        A case is made by asking the source; what the answer depends on besides (cases that ran before, what pytest
+        changes) may be another in the suite.
+        """
+        plan = selection(tuple(problem.fresh), problem.fresh_tests, limit_s(len(problem.fresh_tests) + 1.0))
+        tests = {**problem.tests, **problem.fresh}
+        sound = passing(await self._bench.run(problem.tree, right, tests, plan, data_class=problem.data_class))
+        kept = tuple(test for test in problem.fresh_tests if test in sound)
+        wrong = [test.rpartition("::")[2] for test in problem.fresh_tests if test not in sound]
+        fresh = {path: remove_tests(text.decode(), wrong).encode() for path, text in problem.fresh.items()}
+        return replace(problem, fresh=fresh if kept else {}, fresh_tests=kept)
 
     def _regressions(self, problem: Problem) -> tuple[str, ...]:
         """Held-out tests that pass before and after, with bodies that no visible test has, chosen by seed."""

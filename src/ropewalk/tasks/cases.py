@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import json
+import posixpath
 import random
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
@@ -280,7 +281,8 @@ async def _sides(bench: Bench, problem: Problem, wrong: str, right: str) -> Asyn
             )
         )
         stack.push_async_callback(_close, sandbox)
-        return _Side(sandbox, tuple(f"{WORKDIR}/{path}" for path in paths))
+        # As the suite has them: a module's own path must be the same there.
+        return _Side(sandbox, tuple(posixpath.normpath(f"{WORKDIR}/{path}") for path in paths))
 
     async with bench.slots, AsyncExitStack() as stack:
         yield _Sides(await open_side(stack, wrong), await open_side(stack, right))
