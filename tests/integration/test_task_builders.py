@@ -8,10 +8,12 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import anyio
 import anyio.to_thread
 import msgspec
 import pytest
@@ -24,7 +26,7 @@ from ropewalk.reward.globs import matches_any
 from ropewalk.reward.ports import GradingSandbox, GradingSandboxes
 from ropewalk.sandbox.contract import SandboxSpec
 from ropewalk.tasks.builder import TaskBuilder, Workshop, adjacent
-from ropewalk.tasks.records import BuildPlan, MutantPlan, Reason, ReleaseRef, YieldReport
+from ropewalk.tasks.records import BuildEvent, BuildPlan, MutantPlan, Reason, ReleaseRef, YieldReport
 from ropewalk.tasks.requirements import wheel_layer
 from ropewalk.tasks.tree import SourceTree, make_tree
 from ropewalk.tasks.worlds import TEST_ENV
@@ -301,7 +303,11 @@ async def test_one_body_is_judged_by_fresh_cases(world: GradingWorld, tmp_path: 
         # Where a module lies is the same in the grader's suite as where the case was made.
         ("[__file__, *(number * 2 for number in numbers)]", "[yarn.__file__, 808, 1812, 76]", True),
         # What only a suite has changes every other answer: those cases are left out, the rest judges.
-        ("[n * (3 if n % 2 and 'PYTEST_CURRENT_TEST' in os.environ else 2) for n in numbers]", "[808, 1812, 76]", False),
+        (
+            "[n * (3 if n % 2 and 'PYTEST_CURRENT_TEST' in os.environ else 2) for n in numbers]",
+            "[808, 1812, 76]",
+            False,
+        ),
     ],
     ids=["place", "suite"],
 )
@@ -354,6 +360,24 @@ async def test_mutants_of_a_private_package_in_src_layout_with_wheels_and_a_plug
     assert files["work/src/yarn/__init__.py"] != NEW.encode()
     assert "addopts = -p wordplugin" in files["work/pytest.ini"].decode()
     assert task.origin.operator not in task.prompt
+
+
+async def test_a_build_that_is_stopped_keeps_each_task_that_was_built(world: GradingWorld, tmp_path: Path) -> None:
+    tree = release("2.0", NEW)
+    plan = BuildPlan(pairs=(), mutants=(MutantPlan(release=ref(tree), count=2),), tenant="tests", control_only=True)
+    told: list[str] = []
+    with anyio.CancelScope() as scope:
+
+        def stop_at_the_first(event: BuildEvent) -> None:
+            if event.stage == "task":
+                told.append(event.detail)
+                scope.cancel()
+
+        await TaskBuilder(shop(world, tmp_path, tree)).build(plan, on_event=stop_at_the_first)
+    stopped_s = time.time()
+    report = await TaskBuilder(shop(world, tmp_path, tree)).build(plan)
+    assert [record.ended_s < stopped_s for record in report.tasks] == [True, False]
+    assert report.tasks[0].task.name == told[0]
 
 
 async def test_a_package_that_carries_its_own_answer_is_refused(world: GradingWorld, tmp_path: Path) -> None:

@@ -173,6 +173,7 @@ def plan_build(gathered: Gathered, wanted: TasksPlan, source: SourcePlan, *, ten
         pairs=_interleaved(pairs), mutants=tuple(mutants), tenant=tenant, seed=wanted.seed,
         tasks_max=wanted.count if alone else wanted.count - int(wanted.count * share),
         requirements=requirements, plugins=source.plugins, control_only=alone,
+        mutant_share_max=wanted.mutant_share_max,
     )  # fmt: skip
 
 

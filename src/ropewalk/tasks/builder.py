@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Final, Protocol
 
 import anyio
-import msgspec
 
 from ropewalk.core.clock import Clock, SystemClock
 from ropewalk.core.errors import CallerError, DeniedError, IntegrityError, RopewalkError, UnavailableError, leaves
@@ -20,11 +19,11 @@ from ropewalk.security.marks import Marks
 from ropewalk.store.contract import Blobs
 from ropewalk.tasks.assembly import Assembly
 from ropewalk.tasks.bench import Bench, BuildWorld
-from ropewalk.tasks.journal import BuildJournal
+from ropewalk.tasks.journal import Attempts, BuildJournal
 from ropewalk.tasks.leaks import Scanner
 from ropewalk.tasks.mutants import MutantBuilder
+from ropewalk.tasks.quota import Quota, within_quota
 from ropewalk.tasks.records import (
-    Budget,
     BuildEvent,
     BuildPlan,
     MutantPlan,
@@ -39,8 +38,6 @@ from ropewalk.tasks.releases import ReleaseBuilder
 from ropewalk.tasks.requirements import BuildLayers
 from ropewalk.tasks.tree import SourceTree
 
-MUTANTS_PER_RELEASE_TASK: Final = 1 / 3
-"""So that mutants are a quarter of the whole at most."""
 _ATTEMPTS: Final = 2
 """Of a source whose sandboxes were lost."""
 
@@ -95,10 +92,10 @@ class TaskBuilder:
         self._shop = workshop
 
     async def build(self, plan: BuildPlan, *, on_event: Callable[[BuildEvent], None] | None = None) -> YieldReport:
-        """Builds all release tasks of a plan, and as many mutants as a quarter allows.
+        """Builds all release tasks of a plan, and as many mutants as their share allows.
 
-        A few sources are worked on at a time. What a source gave is on disk before the next one begins; a build that
-        was killed and is started again with the same plan reads it from there.
+        A few sources are worked on at a time. What came of each thing that was tried is on disk before the next one
+        begins; a build that was killed and is started again with the same plan reads it from there.
 
         Args:
             plan: what to build.
@@ -136,7 +133,7 @@ class _Run:
         self._journal = BuildJournal(shop.folder, plan, image=shop.image.digest, marks=shop.marks, wheels=shop.wheels)
         self._trees: dict[str, SourceTree] = {}
         self._results: dict[int, SourceYield] = {}
-        self._budget = Budget(plan.tasks_max)
+        self._quota = Quota(plan)
         self._done = 0
         self._tasks = 0
         self._total = len(plan.pairs) + len(plan.mutants)
@@ -156,20 +153,22 @@ class _Run:
             raise
         results = [self._results[number] for number in sorted(self._results)]
         if self._plan.pairs or not self._plan.control_only:
-            results = within_quota(results)
+            results = within_quota(results, self._plan.mutant_share_max)
         seconds = self._shop.clock.monotonic_s() - started_s
         return YieldReport(sources=tuple(results), seconds=round(seconds, 2))
 
     async def _work(self, steps: list[tuple[int, PairPlan | MutantPlan]]) -> None:
         while steps:
             number, step = steps.pop(0)
-            is_wanted = isinstance(step, MutantPlan) or not self._budget.is_spent
+            is_wanted = isinstance(step, MutantPlan) or not self._quota.is_spent
             if is_wanted or self._journal.load(step) is not None:
-                self._results[number] = await self._step(step, step.name)
+                self._results[number] = await self._step(step, step.name, number)
             else:
                 self._done += 1
+            if isinstance(step, PairPlan):
+                self._quota.finish(number, len(self._results[number].tasks) if number in self._results else 0)
 
-    async def _step(self, step: PairPlan | MutantPlan, name: str) -> SourceYield:
+    async def _step(self, step: PairPlan | MutantPlan, name: str, number: int) -> SourceYield:
         """One source: from the journal, or built and journaled."""
         result = self._journal.load(step)
         if result is not None:
@@ -178,7 +177,7 @@ class _Run:
         self._tell(name, "started", "")
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                result = await self._build(step, name)
+                result = await self._build(step, name, number)
                 break
             except Exception as error:  # sources are hostile: one that is odd must not end the build of the others
                 cause = _single(error)
@@ -195,15 +194,18 @@ class _Run:
         self._finish(name, result, "finished")
         return result
 
-    async def _build(self, step: PairPlan | MutantPlan, name: str) -> SourceYield:
+    async def _build(self, step: PairPlan | MutantPlan, name: str, number: int) -> SourceYield:
+        attempts = Attempts(self._journal, step, distribution=_distribution(step))
+
         def tell(stage: str, detail: str) -> None:
             self._tasks += stage == "task"
             self._tell(name, stage, detail)
 
         if isinstance(step, PairPlan):
             before, after = await self._tree(step.before), await self._tree(step.after)
-            return await self._releases.build(step, before, after, tell, self._budget)
-        return await self._mutants.build(step, await self._tree(step.release), step.count, tell)
+            return await self._releases.build(step, (before, after), tell, self._quota.pair(number), attempts=attempts)
+        tree = await self._tree(step.release)
+        return await self._mutants.build(step, tree, tell, self._quota.mutants(number), attempts=attempts)
 
     async def _tree(self, release: ReleaseRef) -> SourceTree:
         if release.raw not in self._trees:
@@ -213,15 +215,13 @@ class _Run:
     def _failed(self, step: PairPlan | MutantPlan, name: str, reason: Reason, detail: str) -> SourceYield:
         is_pair = isinstance(step, PairPlan)
         kind = TaskKind.RELEASE if is_pair else TaskKind.MUTANT
-        distribution = step.after.distribution if isinstance(step, PairPlan) else step.release.distribution
         rejection = Rejection(name=name, reason=reason, detail=ascii(detail)[1:-1][:500])
-        return SourceYield(name=name, kind=kind, distribution=distribution, rejections=(rejection,))
+        return SourceYield(name=name, kind=kind, distribution=_distribution(step), rejections=(rejection,))
 
     def _finish(self, name: str, result: SourceYield, stage: str) -> None:
         self._done += 1
         if stage == "resumed":
             self._tasks += len(result.tasks)
-            self._budget.spend(len(result.tasks) if result.kind is TaskKind.RELEASE else 0)
         for sentence in result.left_out:
             self._tell(name, "left_out", sentence)
         self._tell(name, stage, f"{len(result.tasks)} tasks, {len(result.rejections)} rejections")
@@ -238,21 +238,8 @@ def _single(error: BaseException) -> BaseException:
     return next((each for each in inner if isinstance(each, IntegrityError | DeniedError)), inner[0])
 
 
-def within_quota(results: Sequence[SourceYield]) -> list[SourceYield]:
-    """Results whose mutants are a quarter of all tasks at most; those that are too many become rejections."""
-    releases = sum(len(result.tasks) for result in results if result.kind is TaskKind.RELEASE)
-    left = int(releases * MUTANTS_PER_RELEASE_TASK)
-    kept = []
-    for result in results:
-        if result.kind is TaskKind.MUTANT:
-            over = tuple(
-                Rejection(name=record.task.name, reason=Reason.QUOTA, detail="mutants are a quarter at most")
-                for record in result.tasks[left:]
-            )
-            result = msgspec.structs.replace(result, tasks=result.tasks[:left], rejections=(*result.rejections, *over))
-            left -= len(result.tasks)
-        kept.append(result)
-    return kept
+def _distribution(step: PairPlan | MutantPlan) -> str:
+    return step.after.distribution if isinstance(step, PairPlan) else step.release.distribution
 
 
 def adjacent(releases: Sequence[ReleaseRef]) -> tuple[PairPlan, ...]:

@@ -1,21 +1,25 @@
-"""A build's progress on disk: one file per finished source, whole or not there, so that a killed build goes on.
+"""A build's progress on disk, so that a killed build goes on: one file per finished source, and one per thing that was
+tried in an unfinished one, each whole or not there.
 
 Tasks in it are signed as admitted, so it is believed only with a mark of this installation's (`security.marks`).
 """
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
+import anyio.to_thread
 import msgspec
 
 from ropewalk.core.errors import IntegrityError
 from ropewalk.core.records import Record, canonical_bytes, content_id, decode_own, digest
+from ropewalk.interface.task import TaskKind
 from ropewalk.machinery.files import replace_whole
 from ropewalk.security.marks import Marks
-from ropewalk.tasks.records import BuildPlan, SourceYield
+from ropewalk.tasks.records import BuildPlan, MutantPlan, PairPlan, Reason, Rejection, SourceYield, TaskRecord
 
-JOURNAL_VERSION = 3
+JOURNAL_VERSION = 4
 PURPOSE = "task builds"
 """Of the marks."""
 
@@ -54,9 +58,47 @@ class BuildJournal:
         entry = _Entry(version=JOURNAL_VERSION, step=digest(step), result=result)
         entry = msgspec.structs.replace(entry, mark=self._marks.make("build", self._facts(entry)))
         replace_whole(self._path(step), canonical_bytes(entry), parents=True)
+        shutil.rmtree(self._path(step).with_suffix(""), ignore_errors=True)  # its attempts are all in the result
 
     def _facts(self, entry: _Entry) -> list[str]:
         return [self.id, entry.step, digest(entry.result)]
 
     def _path(self, step: object) -> Path:
+        if isinstance(step, _Attempt):
+            return self._folder / digest(step.step) / f"{digest(step.tried)}.json"
         return self._folder / f"{digest(step)}.json"
+
+
+class _Attempt(Record):
+    """One thing that was tried, as a step of its own."""
+
+    step: PairPlan | MutantPlan
+    tried: list[str]
+
+
+class Attempts:
+    """What came of each thing that was tried in one source: tasks and rejections, durably."""
+
+    def __init__(self, journal: BuildJournal, step: PairPlan | MutantPlan, *, distribution: str) -> None:
+        self._journal = journal
+        self._step = step
+        self._distribution = distribution
+
+    async def load(self, *tried: str) -> TaskRecord | Rejection | None:
+        """What came of it before; None where it was not tried, or was not brought to its end."""
+        result = await anyio.to_thread.run_sync(self._journal.load, _Attempt(step=self._step, tried=[*tried]))
+        if result is None:
+            return None
+        return result.tasks[0] if result.tasks else result.rejections[0]
+
+    async def store(self, outcome: TaskRecord | Rejection, *tried: str) -> None:
+        """Keeps what came of it; what failed on our side is tried again."""
+        if isinstance(outcome, Rejection) and outcome.reason is Reason.INFRASTRUCTURE:
+            return
+        result = SourceYield(
+            name=self._step.name, kind=TaskKind.RELEASE if isinstance(self._step, PairPlan) else TaskKind.MUTANT,
+            distribution=self._distribution, tasks=(outcome,) if isinstance(outcome, TaskRecord) else (),
+            rejections=(outcome,) if isinstance(outcome, Rejection) else (),
+        )  # fmt: skip
+        attempt = _Attempt(step=self._step, tried=[*tried])
+        await anyio.to_thread.run_sync(self._journal.store, attempt, result)

@@ -14,6 +14,7 @@ from ropewalk.tasks.baselines import left_out, nothing_passes, release
 from ropewalk.tasks.bench import BASELINE_TIMEOUT_S, Bench, Tell, limit_s
 from ropewalk.tasks.bodies import BodyKeys, parse, walk
 from ropewalk.tasks.cases import make_cases
+from ropewalk.tasks.journal import Attempts
 from ropewalk.tasks.killers import (
     SLOW_TEST_S,
     Pair,
@@ -26,6 +27,7 @@ from ropewalk.tasks.killers import (
     start_s,
 )  # fmt: skip
 from ropewalk.tasks.operators import Edit, mutate, mutations
+from ropewalk.tasks.quota import MutantPlaces
 from ropewalk.tasks.records import MutantPlan, Reason, Rejection, SourceYield, TaskRecord
 from ropewalk.tasks.split import SplitRefused, split_killers
 from ropewalk.tasks.tree import NoTestsError, SourceTree
@@ -67,8 +69,23 @@ class MutantBuilder:
         self._assembly = assembly
         self._seed = seed
 
-    async def build(self, plan: MutantPlan, tree: SourceTree, count: int, tell: Tell) -> SourceYield:
-        """At most `count` tasks; every other mutation that was tried is in the rejections.
+    async def build(
+        self,
+        plan: MutantPlan,
+        tree: SourceTree,
+        tell: Tell,
+        places: MutantPlaces,
+        *,
+        attempts: Attempts | None = None,
+    ) -> SourceYield:
+        """At most `plan.count` tasks; every other mutation that was tried is in the rejections.
+
+        Args:
+            plan: the release.
+            tree: its tree.
+            tell: is told of progress.
+            places: for its tasks.
+            attempts: what came of mutations in an earlier, interrupted build; takes what comes of others.
 
         Raises:
             SandboxGoneError, UnavailableError: our side failed.
@@ -89,14 +106,21 @@ class MutantBuilder:
             else:
                 rejections.append(Rejection(name=plan.name, reason=Reason.BASELINE_FAILS, detail=work.refused))
             used: dict[str, int] = {}
-            for path, edit in self._candidates(work):
+            candidates = list(self._candidates(work))
+            for path, edit in candidates:
                 function = f"{path}::{edit.function}"
-                if len(tasks) >= count or tried >= plan.attempts_max:
+                if len(tasks) >= plan.count or tried >= plan.attempts_max:
                     break
                 if used.get(function, 0) >= _PER_FUNCTION_MAX:
                     continue
+                if not await places.take():
+                    break
                 tried += 1
-                outcome = await self._try(work, path, edit)
+                outcome = None
+                try:
+                    outcome = await self._try_once(work, path, edit, attempts)
+                finally:
+                    places.settle(admitted=isinstance(outcome, TaskRecord))
                 if isinstance(outcome, TaskRecord):
                     used[function] = used.get(function, 0) + 1
                     tasks.append(outcome)
@@ -104,7 +128,7 @@ class MutantBuilder:
                 else:
                     rejections.append(outcome)
                     tell("rejected", f"{outcome.name}: {outcome.reason}")
-            if not tried and not work.refused:
+            if not candidates and not work.refused:
                 detail = f"{release(tree)}: no function is reached by two tests of different bodies"
                 rejections.append(Rejection(name=plan.name, reason=Reason.ONE_BODY, detail=detail))
         except NoTestsError as error:
@@ -156,6 +180,16 @@ class MutantBuilder:
             for queue in queues:
                 yield queue.pop()
             queues = [queue for queue in queues if queue]
+
+    async def _try_once(self, work: _Work, path: str, edit: Edit, attempts: Attempts | None) -> TaskRecord | Rejection:
+        """One mutation, unless an interrupted build tried it already."""
+        tried = (path, edit.function, edit.operator, f"{edit.start}-{edit.end}", edit.text)
+        outcome = await attempts.load(*tried) if attempts else None
+        if outcome is None:
+            outcome = await self._try(work, path, edit)
+            if attempts:
+                await attempts.store(outcome, *tried)
+        return outcome
 
     async def _try(self, work: _Work, path: str, edit: Edit) -> TaskRecord | Rejection:
         """One mutation: run the tests that reach it, and make a task of what they show."""

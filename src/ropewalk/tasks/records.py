@@ -62,13 +62,15 @@ class BuildPlan(Record):
     seed: int = 0
     tasks_max: int = 1000
     """Of release tasks."""
+    mutant_share_max: float = 0.25
+    """Of all tasks, unless the plan is a control only."""
     requirements: tuple[str, ...] = ()
     """Pinned wheels that every sandbox gets (`tasks.requirements`)."""
     plugins: tuple[str, ...] = ()
     """Pytest plugins by module name."""
     control_only: bool = False
     """Mutants alone, since they were asked for by name or no source has two releases: no catalogue of real tasks, and
-    reported as what it is. Everywhere else they are a quarter at most."""
+    reported as what it is. Everywhere else they are `mutant_share_max` at most."""
 
 
 class Reason(StrEnum):
@@ -101,7 +103,7 @@ class Reason(StrEnum):
     SURVIVES = "survives"
     """A mutant that no selected test kills."""
     QUOTA = "quota"
-    """Mutants would be more than a quarter."""
+    """Mutants would be more than their share."""
     UNREADABLE = "unreadable"
     """Something in the source is of a kind that cannot be worked with; the detail says what."""
     INFRASTRUCTURE = "infrastructure"
@@ -215,23 +217,3 @@ class BuildEvent(Record):
     total: int = 0
     tasks: int = 0
     """Admitted so far."""
-
-
-class Budget:
-    """How many more tasks a build wants; shared by those that work on it at the same time."""
-
-    def __init__(self, tasks_max: int) -> None:
-        self._left = tasks_max
-
-    @property
-    def is_spent(self) -> bool:
-        """Whether no more are wanted."""
-        return self._left <= 0
-
-    def spend(self, count: int = 1) -> None:
-        """Takes a place for each task that may come."""
-        self._left -= count
-
-    def give_back(self) -> None:
-        """The task did not come."""
-        self._left += 1

@@ -13,8 +13,10 @@ from ropewalk.tasks.bench import Bench, Tell
 from ropewalk.tasks.bodies import BodyKeys
 from ropewalk.tasks.cases import make_cases
 from ropewalk.tasks.changelog import mentions, release_notes
+from ropewalk.tasks.journal import Attempts
 from ropewalk.tasks.killers import Killers, Pair, confirm, find_killers, make_pair, reach
-from ropewalk.tasks.records import Budget, PairPlan, Reason, Rejection, SourceYield, TaskRecord
+from ropewalk.tasks.quota import PairPlaces
+from ropewalk.tasks.records import PairPlan, Reason, Rejection, SourceYield, TaskRecord
 from ropewalk.tasks.split import Split, SplitRefused, split_killers
 from ropewalk.tasks.tree import NoTestsError, SourceTree
 from ropewalk.tasks.units import Changed, Unit, changed_functions, make_units, short_name
@@ -38,9 +40,22 @@ class ReleaseBuilder:
         self._seed = seed
 
     async def build(
-        self, plan: PairPlan, before: SourceTree, after: SourceTree, tell: Tell, budget: Budget
+        self,
+        plan: PairPlan,
+        trees: tuple[SourceTree, SourceTree],
+        tell: Tell,
+        places: PairPlaces,
+        *,
+        attempts: Attempts | None = None,
     ) -> SourceYield:
-        """Every task that the pair gives and the budget wants, and why not more.
+        """Every task that the pair gives and that there is a place for, and why not more.
+
+        Args:
+            plan: the pair.
+            trees: of the older and of the newer release.
+            tell: is told of progress.
+            places: for its tasks.
+            attempts: what came of units in an earlier, interrupted build; takes what comes of others.
 
         Raises:
             SandboxGoneError, UnavailableError: our side failed.
@@ -48,7 +63,7 @@ class ReleaseBuilder:
         started_s = self._bench.clock.monotonic_s()
         try:
             data_class = most_restricted(plan.before.data_class, plan.after.data_class)
-            pair = await make_pair(self._bench, before, after, data_class=data_class, modules=plan.modules)
+            pair = await make_pair(self._bench, *trees, data_class=data_class, modules=plan.modules)
         except NoTestsError as error:
             return self._nothing(plan, Reason.NO_TESTS, error.message)
         tell("baseline", f"{len(pair.modules)} test modules")
@@ -64,7 +79,7 @@ class ReleaseBuilder:
         if not found.killers:
             return self._nothing(plan, Reason.NO_KILLERS, "no test fails before and passes after", found)
         work = await self._look(plan, pair, found, tell)
-        tasks, rejections = await self._build_units(work, tell, budget)
+        tasks, rejections = await self._build_units(work, tell, places, attempts)
         return SourceYield(
             name=plan.name, kind=TaskKind.RELEASE, distribution=plan.after.distribution, tests=len(found.seconds),
             killers=len(found.killers), units=len(work.units), tasks=tuple(tasks), rejections=tuple(rejections),
@@ -87,20 +102,26 @@ class ReleaseBuilder:
         )  # fmt: skip
 
     async def _build_units(
-        self, work: _PairWork, tell: Tell, budget: Budget
+        self, work: _PairWork, tell: Tell, places: PairPlaces, attempts: Attempts | None
     ) -> tuple[list[TaskRecord], list[Rejection]]:
         tasks: list[TaskRecord] = []
         rejections: list[Rejection] = []
+        places.expect(min(len(work.units), work.plan.tasks_max))
         for unit in work.units:
-            if len(tasks) >= work.plan.tasks_max or budget.is_spent:
+            if len(tasks) >= work.plan.tasks_max or places.is_spent:
                 break
-            budget.spend()
-            outcome = await self._build_unit(work, unit)
+            places.take()
+            tried = (unit.name, *unit.killers)
+            outcome = await attempts.load(*tried) if attempts else None
+            if outcome is None:
+                outcome = await self._build_unit(work, unit)
+                if attempts:
+                    await attempts.store(outcome, *tried)
+            places.settle(admitted=isinstance(outcome, TaskRecord))
             if isinstance(outcome, TaskRecord):
                 tasks.append(outcome)
                 tell("task", outcome.task.name)
             else:
-                budget.give_back()
                 rejections.append(outcome)
                 tell("rejected", f"{outcome.name}: {outcome.reason}")
         return tasks, rejections

@@ -13,8 +13,9 @@ from ropewalk.reward.suite import SuiteRecord, TestOutcome
 from ropewalk.tasks.baselines import left_out, missing_modules, nothing_passes
 from ropewalk.tasks.killers import find_killers, make_pair
 from ropewalk.tasks.mutants import MutantBuilder
+from ropewalk.tasks.quota import Quota
 from ropewalk.tasks.reasons import MEANINGS, advice, why_nothing
-from ropewalk.tasks.records import MutantPlan, Reason, Rejection, ReleaseRef, SourceYield, YieldReport
+from ropewalk.tasks.records import BuildPlan, MutantPlan, Reason, Rejection, ReleaseRef, SourceYield, YieldReport
 from ropewalk.tasks.tree import SourceTree, make_tree
 
 MODULES = ("tests/test_a.py", "tests/test_b.py", "tests/test_c.py")
@@ -110,7 +111,8 @@ PLAN = MutantPlan(
 async def mutants(record: SuiteRecord) -> SourceYield:
     bench: Any = Bench(record)
     assembly: Any = None
-    return await MutantBuilder(bench, assembly, seed=0).build(PLAN, tree(), 2, lambda stage, detail: None)
+    places = Quota(BuildPlan(pairs=(), mutants=(PLAN,), tenant="t", control_only=True)).mutants(0)
+    return await MutantBuilder(bench, assembly, seed=0).build(PLAN, tree(), lambda stage, detail: None, places)
 
 
 async def test_mutants_of_a_suite_that_passes_nowhere_give_the_reason() -> None:

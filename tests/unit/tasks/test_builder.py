@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import anyio
 import msgspec
 import pytest
 
@@ -13,9 +14,9 @@ from ropewalk.interface.task import Task, TaskKind, TaskOrigin
 from ropewalk.provenance.statement import Activity
 from ropewalk.tasks import builder
 from ropewalk.tasks.builder import TaskBuilder, Workshop, adjacent
-from ropewalk.tasks.journal import BuildJournal
+from ropewalk.tasks.journal import Attempts, BuildJournal
+from ropewalk.tasks.quota import MutantPlaces, PairPlaces, Quota, mutants_beside
 from ropewalk.tasks.records import (
-    Budget,
     BuildEvent,
     BuildPlan,
     MutantPlan,
@@ -61,7 +62,7 @@ class Fake:
         self.failures: dict[str, int] = {}
 
     async def release(
-        self, plan: PairPlan, before: SourceTree, after: SourceTree, tell: Any, budget: Budget
+        self, plan: PairPlan, trees: tuple[SourceTree, SourceTree], tell: Any, places: PairPlaces, **_: Any
     ) -> SourceYield:
         self.built.append(plan.name)
         if self.failures.get(plan.name, 0):
@@ -69,16 +70,19 @@ class Fake:
             raise UnavailableError("the machine is full")
         tasks = []
         for number in range(self.gives.get(plan.name, 0)):
-            if budget.is_spent:
+            if places.is_spent:
                 break
-            budget.spend()
+            places.take()
+            places.settle(admitted=True)
             tasks.append(record(f"{plan.name} {number}"))
             tell("task", f"{plan.name} {number}")
         return SourceYield(name=plan.name, kind=TaskKind.RELEASE, distribution="pkg", tasks=tuple(tasks))
 
-    async def mutants(self, plan: MutantPlan, tree: SourceTree, count: int, tell: Any) -> SourceYield:
+    async def mutants(
+        self, plan: MutantPlan, tree: SourceTree, tell: Any, places: MutantPlaces, **_: Any
+    ) -> SourceYield:
         self.built.append(plan.name)
-        tasks = tuple(record(f"{plan.name} {number}", TaskKind.MUTANT) for number in range(count))
+        tasks = tuple(record(f"{plan.name} {number}", TaskKind.MUTANT) for number in range(plan.count))
         return SourceYield(name=plan.name, kind=TaskKind.MUTANT, distribution="pkg", tasks=tasks)
 
 
@@ -136,6 +140,78 @@ async def test_mutants_are_a_quarter_at_most(fake: Fake, tmp_path: Path) -> None
     assert report.distributions == {"pkg": 7}
 
 
+async def made(places: MutantPlaces, *, of: int) -> int:
+    """Mutants that are made where every `of`-th attempt succeeds."""
+    count = tried = 0
+    while await places.take():
+        tried += 1
+        places.settle(admitted=tried % of == 0)
+        count += tried % of == 0
+    return count
+
+
+@pytest.mark.parametrize(("units", "admitted", "mutants"), [(3, 1, 1), (9, 9, 3), (2, 2, 0), (40, 5, 4)])
+async def test_no_more_mutants_are_made_than_release_tasks_can_allow(units: int, admitted: int, mutants: int) -> None:
+    """A quarter of twelve at most, and none before it is known how many units there are."""
+    plan = BuildPlan(pairs=PAIRS[:1], mutants=(MutantPlan(release=ref("2"), count=40),), tenant="t", tasks_max=12)
+    quota = Quota(plan)
+    found: list[int] = []
+    async with anyio.create_task_group() as group:
+
+        async def make() -> None:
+            found.append(await made(quota.mutants(1), of=2))
+
+        group.start_soon(make)
+        await anyio.wait_all_tasks_blocked()
+        assert not found, "it waits for the units"
+        pair = quota.pair(0)
+        pair.expect(units)
+        await anyio.wait_all_tasks_blocked()
+        assert found == [mutants]
+        for number in range(units):
+            pair.take()
+            pair.settle(admitted=number < admitted)
+        quota.finish(0, admitted)
+    assert mutants_beside(admitted, 0.25) <= mutants
+
+
+async def test_release_tasks_that_are_there_let_mutants_begin_and_a_pair_without_any_ends_them() -> None:
+    plan = BuildPlan(pairs=PAIRS[:2], mutants=(MutantPlan(release=ref("2"), count=40),), tenant="t", tasks_max=12)
+    quota = Quota(plan)
+    quota.finish(0, 3)
+    places = quota.mutants(2)
+    assert await places.take()
+    places.settle(admitted=True)
+    quota.finish(1, 0)
+    assert not await places.take()
+
+
+async def test_the_share_of_mutants_is_the_plan_s(fake: Fake, tmp_path: Path) -> None:
+    fake.gives = {"pkg 1→2": 4}
+    plan = BuildPlan(
+        pairs=PAIRS[:1], mutants=(MutantPlan(release=ref("2"), count=9),), tenant="t", mutant_share_max=0.5
+    )
+    report = await TaskBuilder(shop(tmp_path)).build(plan)
+    assert (report.count(TaskKind.RELEASE), report.count(TaskKind.MUTANT)) == (4, 4)
+
+
+async def test_what_was_tried_in_a_source_is_kept_before_the_source_is_through(tmp_path: Path) -> None:
+    step = MutantPlan(release=ref("1"), count=2)
+    plan = BuildPlan(pairs=(), mutants=(step,), tenant="t", control_only=True)
+    outcomes = [record("one", TaskKind.MUTANT), Rejection(name="two", reason=Reason.SURVIVES, detail="4 tests pass")]
+    failed = Rejection(name="three", reason=Reason.INFRASTRUCTURE)
+    journal = BuildJournal(tmp_path, plan, image="1" * 64, marks=MARKS)
+    for number, outcome in enumerate((*outcomes, failed)):
+        await Attempts(journal, step, distribution="pkg").store(outcome, "pkg.py", str(number))
+
+    again = BuildJournal(tmp_path, plan, image="1" * 64, marks=MARKS)
+    attempts = Attempts(again, step, distribution="pkg")
+    assert [await attempts.load("pkg.py", str(number)) for number in range(4)] == [*outcomes, None, None]
+    again.store(step, SourceYield(name=step.name, kind=TaskKind.MUTANT, distribution="pkg"))
+    assert await attempts.load("pkg.py", "0") is None, "the source's own result holds them all"
+    assert len(list(tmp_path.rglob("*.json"))) == 1
+
+
 async def test_mutants_alone_are_for_a_user_s_own_package(fake: Fake, tmp_path: Path) -> None:
     alone = BuildPlan(pairs=(), mutants=(MutantPlan(release=ref("1"), count=4),), tenant="t")
     with pytest.raises(CallerError, match="control beside release tasks"):
@@ -155,8 +231,8 @@ async def test_a_build_stops_where_enough_tasks_are(fake: Fake, tmp_path: Path) 
 async def test_tests_that_fail_on_their_own_source_are_told_also_when_read_again(
     fake: Fake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    async def lacking(*arguments: Any) -> SourceYield:
-        return msgspec.structs.replace(await fake.release(*arguments), left_out=("1 of 2 tests fails here",))
+    async def lacking(*arguments: Any, **named: Any) -> SourceYield:
+        return msgspec.structs.replace(await fake.release(*arguments, **named), left_out=("1 of 2 tests fails here",))
 
     monkeypatch.setattr(builder.ReleaseBuilder, "build", staticmethod(lacking))
     plan = BuildPlan(pairs=PAIRS[:1], tenant="t")
