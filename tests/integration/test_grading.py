@@ -57,6 +57,7 @@ async def test_what_is_visible_is_worth_nothing(grading_root: Path) -> None:  # 
     async with grading_world(grading_root) as world:
         _, grader = await world.build(shown)
         assert grader.refused == "low_entropy"
+        assert "1245106 at test_a:0: it stands in the source" in grader.detail
 
 
 REACHABLE = """

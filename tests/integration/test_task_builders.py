@@ -26,6 +26,7 @@ from ropewalk.reward.globs import matches_any
 from ropewalk.reward.ports import GradingSandbox, GradingSandboxes
 from ropewalk.sandbox.contract import SandboxSpec
 from ropewalk.tasks.builder import TaskBuilder, Workshop, adjacent
+from ropewalk.tasks.reasons import advice
 from ropewalk.tasks.records import BuildEvent, BuildPlan, MutantPlan, Reason, ReleaseRef, YieldReport
 from ropewalk.tasks.requirements import wheel_layer
 from ropewalk.tasks.tree import SourceTree, make_tree
@@ -404,6 +405,27 @@ async def test_what_gives_no_task_says_why(world: GradingWorld, tmp_path: Path) 
     assert [source.rejections[0].reason for source in report.sources] == [
         Reason.NO_KILLERS, Reason.BASELINE_FAILS, Reason.NO_TESTS,
     ]  # fmt: skip
+
+
+async def test_a_broken_package_is_told_by_its_own_mistake(world: GradingWorld, tmp_path: Path) -> None:
+    trees = (
+        make_tree({"yarn.py": b"def spun():\n    return (1,\n", "test_yarn.py": b"import yarn\n\n\ndef test_a(): ...\n"},
+                  distribution="yarn", version="4.0"),
+        make_tree({"yarn.py": b"", "test_yarn.py": b"def test_a(mocker):\n    assert mocker\n"},
+                  distribution="yarn", version="4.1"),
+    )  # fmt: skip
+
+    async def refusals(*plugins: str) -> list[str]:
+        mutants = tuple(MutantPlan(release=ref(tree), count=1) for tree in trees)
+        plan = BuildPlan(pairs=(), mutants=mutants, tenant="tests", control_only=True, plugins=plugins)
+        report = await TaskBuilder(shop(world, tmp_path, *trees)).build(plan)
+        return [f"{each.detail} {advice(each)}" for source in report.sources for each in source.rejections]
+
+    unparsed, unplugged = await refusals()
+    assert "(yarn.py:2)" in unparsed and "mend what this Python cannot parse" in unparsed
+    assert "fixture 'mocker' not found" in unplugged and "--plugin pytest_mock" in unplugged
+    misnamed, _ = await refusals("pytest_mok")
+    assert 'importing plugin "pytest_mok"' in misnamed and "by its module" in misnamed
 
 
 BUILDER = """

@@ -28,6 +28,7 @@ from ropewalk.security.data_classes import Use, check_allowed
 from ropewalk.tasks.builder import TaskBuilder, Workshop, adjacent
 from ropewalk.tasks.journal import PURPOSE
 from ropewalk.tasks.pins import load_pins
+from ropewalk.tasks.reasons import why_fewer
 from ropewalk.tasks.records import BuildEvent, BuildPlan, MutantPlan, PairPlan, ReleaseRef, TaskRecord, YieldReport
 from ropewalk.tasks.requirements import WheelLayer, read_requirements, wheel_layer
 from ropewalk.tasks.sources import LakeTrees, in_order, release_ref
@@ -46,6 +47,8 @@ class Built(Record):
     report: YieldReport
     tasks: tuple[TaskRecord, ...]
     """Those chosen for the catalogue: at most as many as asked for, mutants at most their share."""
+    fewer: str = ""
+    """Why they are fewer than asked for, and what helps; empty where they are not."""
 
 
 class Gathered(Record):
@@ -224,7 +227,12 @@ async def build_tasks(
     await anyio.to_thread.run_sync(custody.recorder.record, drafts)
     await anyio.to_thread.run_sync(TaskStore(custody.layout).add, report.tasks)
     chosen = choose(report.tasks, count, mutant_share_max=mutant_share_max, control_only=plan.control_only)
-    return Built(report=report, tasks=chosen)
+    fewer = why_fewer(
+        report, came=len(chosen), wanted=count, share_max=mutant_share_max, control_only=plan.control_only
+    )
+    if fewer and tell:
+        tell(BuildEvent(source="", stage="fewer", detail=fewer, tasks=len(chosen)))
+    return Built(report=report, tasks=chosen, fewer=fewer)
 
 
 def choose(

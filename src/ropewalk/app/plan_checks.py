@@ -12,7 +12,7 @@ from ropewalk.machinery.profile import Profile
 from ropewalk.rollout.plan import Plan, PolicyName, SourcePlan
 from ropewalk.rollout.policies.registry import key_of
 from ropewalk.tasks.pins import load_pins
-from ropewalk.tasks.requirements import read_requirements
+from ropewalk.tasks.requirements import check_plugins, read_requirements
 
 
 def check_policies(plan: Plan, profile: Profile) -> None:
@@ -44,5 +44,6 @@ def check_sources(source: SourcePlan, profile: Profile) -> None:
             profile.allow_source(source_kind(uri))
     if source.licence is not None:
         check_licence(source.licence)
+    check_plugins(source.plugins)
     if source.requirements:
         read_requirements(Path(source.requirements))

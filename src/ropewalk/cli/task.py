@@ -92,7 +92,8 @@ async def build(
             board.end(f"{counted(len(built.report.tasks), 'task')} admitted")
     if json:
         report = built.report
-        print_json({"report": report, "reasons": report.reasons, "control_only": report.control_only})
+        summary = {"reasons": report.reasons, "control_only": report.control_only, "fewer": built.fewer}
+        print_json({"report": report, **summary})
     else:
         watch.print_attested()
         print_yield(built.report)
@@ -173,6 +174,7 @@ class BuildWatch:
         self._files = 0
         self._left_out: dict[str, None] = {}
         self._ingested: list[IngestResult] = []
+        self._fewer = ""
         board.begin("Ingest")
 
     def ingested(self, uri: str, result: IngestResult) -> None:
@@ -188,6 +190,9 @@ class BuildWatch:
         if not self._building:
             self._building = True
             self._board.begin("Build tasks", total=event.total, unit="sources")
+        if event.stage == "fewer":
+            self._fewer = event.detail
+            return
         if event.stage in ("finished", "resumed"):
             self._board.advance()
         if event.stage == "left_out":
@@ -201,16 +206,19 @@ class BuildWatch:
             console(error=True).print(safe(line))
 
     def print_left_out(self) -> None:
-        """Which tests fail on their own source, on standard error: who sees fewer tests than he has wants to know."""
+        """Which tests fail on their own source, and why fewer tasks came than were wanted, on standard error: who sees
+        fewer than he has wants to know."""
         for sentence in [*self._left_out][:LEFT_OUT_SHOWN]:
             console(error=True).print(f"note: {safe(sentence)}")
         if (more := len(self._left_out) - LEFT_OUT_SHOWN) > 0:
             console(error=True).print(f"note: and so for {more} more; `ropewalk task build` lists all.")
+        if self._fewer:
+            console(error=True).print(f"note: {safe(self._fewer)}")
 
 
 def print_yield(report: YieldReport) -> None:
     """What each source gave, and why not more."""
-    from ropewalk.tasks.reasons import advice
+    from ropewalk.tasks.reasons import advice, examples
 
     print_table(
         ("source", "kind", ">tests", ">killers", ">units", ">tasks", ">rejected", ">s", "reasons"),
@@ -242,5 +250,6 @@ def print_yield(report: YieldReport) -> None:
     for each in {each.detail: each for each in ended}.values():
         say(f"{each.reason}: {each.detail}")
         say(f"  next: {advice(each)}", style="dim")
-    if report.reasons:
-        say(f"Rejected: {', '.join(f'{reason} {count}' for reason, count in report.reasons.items())}.")
+    for line, help in examples(report):
+        say(line)
+        say(f"  next: {help}", style="dim")

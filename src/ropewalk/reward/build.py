@@ -19,7 +19,7 @@ from ropewalk.reward.spec import GraderLimits, GraderSpec
 from ropewalk.reward.suite import Emission, SuitePlan, SuiteRecord, SuiteRunner, TestOutcome, probe_files
 from ropewalk.reward.values.assertions import Kind
 from ropewalk.reward.values.codec import is_plain, same
-from ropewalk.reward.values.entropy import GUESS_BITS_MIN, Telling, guess_bits
+from ropewalk.reward.values.entropy import GUESS_BITS_MIN, Telling, guess_bits, why_worth_little
 from ropewalk.reward.values.expected import (
     ExpectedRecord,
     ExpectedTest,
@@ -42,6 +42,8 @@ RECORDINGS: Final = 2
 """Runs of the recording form on the reference; the shipped form runs there once more. Each has another hash seed, and
 what differs between them does not vote."""
 _ROUNDS_MAX = 4
+_EXPLAINED = 3
+_SHOWN_CHARACTERS = 40
 _LOOK_SLOWER = 4.0
 """How much more time a run may take in which everything is looked at."""
 
@@ -162,7 +164,9 @@ class _Build:
         if bits < GUESS_BITS_MIN:
             unopened = ", ".join(sorted(visible.unopened)[:3])
             why = f"; within reach, and not to be looked into: {unopened}" if unopened else ""
-            raise _Refused("low_entropy", f"{len(killer_values)} telling values are worth {bits:.0f} bits{why}")
+            why = why or "; " + "; ".join(self._why_little(value, visible) for value in killer_values[:_EXPLAINED])
+            told = f"{len(killer_values)} telling values are worth {bits:.0f} bits of {GUESS_BITS_MIN:.0f}"
+            raise _Refused("low_entropy", f"{told}{why}")
         names = {test.key: test.node_id for test in recordings[0].tests}
         return await self._store(expected, bits, [names[key] for key in killers], names, len(killer_values))
 
@@ -174,6 +178,14 @@ class _Build:
             if value.point not in computable
         ]
         return guess_bits(telling, visible)
+
+    def _why_little(self, value: ExpectedValue, visible: Visible) -> str:
+        """One value that tells right from wrong, and why that is worth nothing."""
+        if any(value.point in module.computable for module in self._modules.values()):
+            why = "the test itself says how it is computed"
+        else:
+            why = why_worth_little(Telling(value.kind, json.loads(value.value), value.tolerance), visible)
+        return f"{value.value[:_SHOWN_CHARACTERS]} at {value.point.partition('.')[2]}: {why}"
 
     async def _create(self, stack: AsyncExitStack) -> GradingSandbox:
         draft = self._draft

@@ -11,6 +11,11 @@ from ropewalk.tasks.tree import SourceTree
 
 LINE_MAX: Final = 200
 _FAILS: Final = frozenset({"failed", "error"})
+_FIXTURES: Final = {
+    "mocker": "pytest_mock", "benchmark": "pytest_benchmark.plugin", "faker": "faker.contrib.pytest.plugin",
+    "requests_mock": "requests_mock.contrib._pytest_plugin", "httpserver": "pytest_httpserver.pytest_plugin",
+}  # fmt: skip
+"""Fixtures of plugins that are widely used, and their modules."""
 _MISSING: Final = re.compile(r"No module named '([^'.]+)")
 
 
@@ -26,7 +31,8 @@ def left_out(tree: SourceTree, modules: Sequence[str], record: SuiteRecord) -> t
     failing = [test for test in record.tests if test.outcome in _FAILS]
     if failing:
         first = failing[0]
-        why = f" ({plain(first.message)})" if first.message else ""
+        hint = plugin_hint(first.message)
+        why = f" ({plain(first.message)}{': ' if hint else ''}{hint})" if first.message else ""
         said.append(
             f"{release(tree)}: {_count(len(failing), len(record.tests), 'test')} here and {_are(len(failing))} left "
             f"out: {plain(first.node_id or first.key)}{why}{', …' if len(failing) > 1 else ''}"
@@ -63,6 +69,15 @@ def missing_modules(text: str) -> tuple[str, ...]:
     """What Python did not find, by the sentences of this module."""
     listed = re.search(r"; missing: (.+)$", text)
     return tuple(listed[1].split(", ")) if listed else tuple(dict.fromkeys(_MISSING.findall(text)))
+
+
+def plugin_hint(text: str) -> str:
+    """Which option helps where a fixture is not there; empty where that is not what is wrong."""
+    lost = re.search(r"fixture '(\w+)' not found", text)
+    if not lost:
+        return ""
+    module = _FIXTURES.get(lost[1])
+    return f"--plugin {module}" if module else f"--plugin MODULE with the pytest plugin that has {lost[1]!r}"
 
 
 def release(tree: SourceTree) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
-from ropewalk.tasks.baselines import missing_modules
+from ropewalk.tasks.baselines import missing_modules, plugin_hint
 from ropewalk.tasks.records import Reason, Rejection, YieldReport
 
 SHOWN_MAX: Final = 3
@@ -14,20 +15,28 @@ MEANINGS: Final[dict[Reason, tuple[str, str]]] = {
     Reason.NO_TESTS: ("there are no tests", "name the tests `test_*.py`, or name a source that ships its tests."),
     Reason.BASELINE_FAILS: (
         "no test passes on its own source in the sandbox",
-        "give what the tests need: --requirements FILE, --plugin MODULE; nothing else is installed in the sandbox.",
+        "make them pass on their own source; what they need besides it must be named: --requirements FILE, --plugin "
+        "MODULE.",
     ),
     Reason.IMPORT_FAILS: ("the older source does not fit the newer tests", "name another pair of releases."),
     Reason.UNSTABLE: ("tests do not behave the same every time", "make the tests deterministic."),
     Reason.ONE_BODY: ("too few different tests reach the same function", "write more tests of the same functions."),
     Reason.NOT_GRADABLE: ("tests compare nothing that can be judged outside", "assert on plain data: numbers, text."),
-    Reason.LOW_ENTROPY: ("what tests compare can be guessed", "compare values instead of truth, larger ones."),
+    Reason.LOW_ENTROPY: (
+        "what tests compare can be guessed",
+        "name other releases; in tests of your own, expect longer results that stand nowhere in the source or its "
+        "examples.",
+    ),
     Reason.UNSPECIFIED: ("tests ask for what nothing visible mentions", "name another pair of releases."),
     Reason.GRADER: ("the grader was refused", "the detail says why."),
     Reason.NOOP_PASSES: ("doing nothing passes", "name another pair of releases."),
     Reason.ORACLE_FAILS: ("the right answer fails", "make the tests deterministic."),
     Reason.LEAK: ("the answer could be found in the sandbox", "do not put the package itself into the requirements."),
     Reason.SURVIVES: ("no test notices the mistakes that were tried", "write tests of more functions."),
-    Reason.QUOTA: ("mutants would be more than a quarter", "name pairs of releases too."),
+    Reason.QUOTA: (
+        "mutants would be more than their share",
+        "name pairs of releases too, or raise tasks.mutant_share_max.",
+    ),
     Reason.UNREADABLE: ("a source cannot be worked with", "the detail says what is odd."),
     Reason.INFRASTRUCTURE: ("our side failed", "repeat the command."),
 }
@@ -39,6 +48,45 @@ def why_nothing(report: YieldReport) -> tuple[str, str]:
 
     What ended a whole source comes first, in its own words; then the most frequent reasons with one example each.
     """
+    told, first = _told(report)
+    message = f"The sources gave no task: {told or 'there was nothing to build from'}.".replace("..", ".")
+    return message, advice(first) if first else ""
+
+
+def why_fewer(report: YieldReport, *, came: int, wanted: int, share_max: float, control_only: bool) -> str:
+    """Why fewer tasks came than were wanted, and what helps, in one line; empty where enough came.
+
+    Args:
+        report: of the build.
+        came, wanted: tasks.
+        share_max: of mutants.
+        control_only: whether mutants are all that was wanted.
+    """
+    if not 0 < came < wanted:
+        return ""
+    told, first = _told(report)
+    helps = [advice(first)] if first else []
+    if not control_only:
+        helps.append(
+            f"mutants are {share_max:.0%} at most: raise tasks.mutant_share_max, or want them alone "
+            "(tasks.kinds = ['mutant'])."
+        )
+    said = f"{wanted} tasks were wanted and {came} came: {told or 'the sources hold no more'}."
+    return f"{said} Next: {' Or: '.join(helps)}".replace("..", ".")
+
+
+def examples(report: YieldReport) -> list[tuple[str, str]]:
+    """For each reason why something did not become a task: how often, with one example, and what helps."""
+    single = [each for source in report.sources for each in source.rejections if each.name != source.name]
+    return [
+        (f"{reason} {count}: {MEANINGS[reason][0]}, e.g. {_detail(example)}", advice(example))
+        for reason, count in _counts(single).items()
+        if (example := next(each for each in single if each.reason is reason))
+    ]
+
+
+def _told(report: YieldReport) -> tuple[str, Rejection | None]:
+    """The first few reasons in a sentence, and the rejection whose advice helps most."""
     whole = [each for source in report.sources for each in source.rejections if each.name == source.name]
     single = [each for source in report.sources for each in source.rejections if each.name != source.name]
     first = next(iter(whole), None)
@@ -48,16 +96,27 @@ def why_nothing(report: YieldReport) -> tuple[str, str]:
         first = first or example
         said.append(f"{count} × {MEANINGS[reason][0]} ({_detail(example)})")
     more = f"; {len(said) - SHOWN_MAX} more" if len(said) > SHOWN_MAX else ""
-    told = "; ".join(said[:SHOWN_MAX]) or "there was nothing to build from"
-    return f"The sources gave no task: {told}{more}.".replace("..", "."), advice(first) if first else ""
+    return "; ".join(said[:SHOWN_MAX]) + more, first
 
 
 def advice(rejection: Rejection) -> str:
     """What helps."""
-    missing = missing_modules(rejection.detail) if rejection.reason is Reason.BASELINE_FAILS else ()
-    if missing:
+    return (_advice_to_mend(rejection.detail) if rejection.reason is Reason.BASELINE_FAILS else "") or (
+        MEANINGS[rejection.reason][1]
+    )
+
+
+def _advice_to_mend(detail: str) -> str:
+    """What helps where no test passes, by what went wrong first."""
+    if "importing plugin" in detail:
+        return "name a plugin by its module (--plugin pytest_mock), and give --requirements FILE with its distribution."
+    if missing := missing_modules(detail):
         return f"--requirements FILE with {' and '.join(missing)} in it (or --plugin, if it is one of pytest's)."
-    return MEANINGS[rejection.reason][1]
+    if hint := plugin_hint(detail):
+        return f"{hint}, and --requirements FILE with its distribution in it."
+    if re.search(r"(Syntax|Indentation|Tab)Error", detail):
+        return "mend what this Python cannot parse."
+    return ""
 
 
 def _counts(rejections: list[Rejection]) -> dict[Reason, int]:

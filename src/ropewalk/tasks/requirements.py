@@ -7,6 +7,7 @@ this interpreter, from which the default image is made.
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -79,6 +80,21 @@ class BuildLayers(Protocol):
 
 Unpack = Callable[[Path, Path], object]
 """Unpacks an untrusted archive into a new folder (`ropewalk.lake.archives.unpack`)."""
+
+
+def check_plugins(names: Iterable[str]) -> None:
+    """Returns if these can be modules.
+
+    Raises:
+        CallerError: one cannot; most often it is the name of a distribution.
+    """
+    for name in names:
+        if not all(part.isidentifier() for part in name.split(".")):
+            guess = re.sub(r"\W+", "_", name).strip("_")
+            raise CallerError(
+                f"The plugin {name[:80]!r} is no name of a module.",
+                next_step=f"name it as Python imports it, most likely --plugin {guess[:80]}.",
+            )
 
 
 def read_requirements(path: Path) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from ropewalk.tasks.baselines import left_out, missing_modules, nothing_passes
 from ropewalk.tasks.killers import find_killers, make_pair
 from ropewalk.tasks.mutants import MutantBuilder
 from ropewalk.tasks.quota import Quota
-from ropewalk.tasks.reasons import MEANINGS, advice, why_nothing
+from ropewalk.tasks.reasons import MEANINGS, advice, examples, why_fewer, why_nothing
 from ropewalk.tasks.records import BuildPlan, MutantPlan, Reason, Rejection, ReleaseRef, SourceYield, YieldReport
 from ropewalk.tasks.tree import SourceTree, make_tree
 
@@ -135,6 +135,46 @@ async def test_pairs_of_a_suite_that_passes_nowhere_give_the_reason() -> None:
 
 def test_every_reason_has_a_meaning_and_a_next_step() -> None:
     assert set(MEANINGS) == set(Reason) and all(all(texts) for texts in MEANINGS.values())
+
+
+@pytest.mark.parametrize(
+    ("first", "helps"),
+    [
+        ("AssertionError", "make them pass on their own source"),
+        ("SyntaxError: invalid syntax (src/pkg/a.py:3)", "cannot parse"),
+        ("fixture 'mocker' not found", "--plugin pytest_mock, and --requirements FILE"),
+        ("fixture 'ours' not found", "--plugin MODULE with the pytest plugin that has 'ours'"),
+        ("Error importing plugin \"pytest_mok\": No module named 'pytest_mok'", "name a plugin by its module"),
+    ],
+)
+def test_what_helps_follows_from_what_went_wrong(first: str, helps: str) -> None:
+    detail = nothing_passes(tree(), MODULES, suite(outcome("tests/test_a.py::test_two", "error", first)))
+    assert helps in advice(Rejection(name="ledgerly", reason=Reason.BASELINE_FAILS, detail=detail))
+    (said,) = left_out(tree(), MODULES, suite(GOOD, outcome("tests/test_a.py::test_two", "error", first)))
+    assert ("--plugin" in said) is ("fixture" in first)
+
+
+def fewer(*rejections: Rejection, came: int = 1, control_only: bool = False) -> str:
+    return why_fewer(report(*rejections), came=came, wanted=4, share_max=0.25, control_only=control_only)
+
+
+def test_fewer_tasks_than_wanted_are_explained() -> None:
+    guessed = [Rejection(name=f"m{n}", reason=Reason.LOW_ENTROPY, detail="worth 0 bits") for n in range(2)]
+    said = fewer(*guessed, Rejection(name="m3", reason=Reason.QUOTA, detail="25% at most"))
+    assert said.startswith(
+        "4 tasks were wanted and 1 came: 2 × what tests compare can be guessed (m0: worth 0 bits); 1"
+    )
+    assert "stand nowhere in the source" in said and "raise tasks.mutant_share_max" in said
+    assert "mutant_share_max" not in fewer(*guessed, control_only=True)
+    assert "the sources hold no more" in fewer()
+    assert fewer(*guessed, came=4) == fewer(*guessed, came=0) == ""
+
+
+def test_each_reason_has_an_example_and_what_helps() -> None:
+    tried = [Rejection(name=f"m{number}", reason=Reason.SURVIVES, detail="4 tests pass") for number in range(3)]
+    ((line, helps),) = examples(report(*tried))
+    assert line == "survives 3: no test notices the mistakes that were tried, e.g. m0: 4 tests pass"
+    assert helps == MEANINGS[Reason.SURVIVES][1]
 
 
 def report(*rejections: Rejection) -> YieldReport:

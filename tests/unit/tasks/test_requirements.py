@@ -13,9 +13,17 @@ from ropewalk.lake.archives import ArchiveError, unpack
 from ropewalk.sandbox.layers import LayerStore
 from ropewalk.store.layout import Layout
 from ropewalk.tasks import requirements
-from ropewalk.tasks.requirements import read_requirements, resolve_wheels, site_folder, wheel_layer
+from ropewalk.tasks.requirements import check_plugins, read_requirements, resolve_wheels, site_folder, wheel_layer
 
 SITE = "usr/local/lib/python3.11/site-packages"
+
+
+@pytest.mark.parametrize("name", ["pytest-mock", "pytest mock", "", "a..b"])
+def test_a_plugin_that_is_no_module_is_refused(name: str) -> None:
+    check_plugins(["pytest_asyncio.plugin", "xdist"])
+    with pytest.raises(CallerError, match="no name of a module") as refused:
+        check_plugins([name])
+    assert "--plugin" in (refused.value.next_step or "")
 
 
 def make_wheel(

@@ -93,6 +93,23 @@ def guess_bits(values: Iterable[Telling], visible: Visible) -> float:
     return bits
 
 
+def why_worth_little(telling: Telling, visible: Visible) -> str:
+    """What makes a value easy to guess, for people."""
+    if telling.kind is Kind.TRUTH:
+        return "it only has to hold"
+    if telling.kind is Kind.RAISES:
+        return "an exception's type can be guessed"
+    if outline(telling.value) in visible.wholes:
+        return "it stands in the source, in what that computes, or in what the policy is shown"
+    bits, way = _worth(telling, visible)
+    told = {
+        _Way.STEP: "it is one step away from what is seen there",
+        _Way.ARRANGED: "all its parts are seen there",
+        _Way.NONE: "it is short or small",
+    }
+    return f"{told[way]}, {bits:.0f} bits"
+
+
 def _worth(telling: Telling, visible: Visible) -> tuple[float, _Way]:
     """Bits of one value that is not visible as it stands."""
     value = telling.value

@@ -8,9 +8,12 @@ is believed: the code under test lives in this very process. See docs/design/for
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import io
 import json
 import os
+import re
 import resource
 import sys
 import threading
@@ -27,6 +30,9 @@ import quick  # type: ignore[import-not-found]
 pytest: Any = quick.import_pytest()
 
 _MESSAGE_MAX = 300
+_USAGE_ERROR = 4
+_PLACE = re.compile(r'File "([^"]+)", line (\d+)')
+_UNPARSED = re.compile(r"\b(Syntax|Indentation|Tab)Error\b")
 
 
 class Stream:
@@ -235,9 +241,24 @@ def _outcome(reports: list[Any]) -> tuple[str, str]:
 
 
 def _line(longrepr: Any) -> str:
+    lookup = getattr(longrepr, "errorstring", None)  # a fixture that is not there; then come all that are
+    if lookup:
+        return str(lookup).strip().splitlines()[0][:_MESSAGE_MAX]
     crash = getattr(longrepr, "reprcrash", None)
     text = str(crash.message if crash is not None else longrepr).strip()
-    return (text.splitlines() or [""])[0 if crash is not None else -1][:_MESSAGE_MAX]
+    line = (text.splitlines() or [""])[0 if crash is not None else -1]
+    places = _PLACE.findall(text) if _UNPARSED.search(line) else []
+    told = f"{line} ({os.path.relpath(places[-1][0])}:{places[-1][1]})" if places else line
+    return told[:_MESSAGE_MAX]
+
+
+def _usage_error(plan: dict[str, Any]) -> str:
+    """What pytest has against its options, a plugin that is not there above all: asked once more, and listened to."""
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said):
+        pytest.main(_arguments(plan))
+    lines = [line.strip() for line in said.getvalue().splitlines() if "rror" in line]
+    return lines[-1].removeprefix("ERROR: ")[:_MESSAGE_MAX] if lines else ""
 
 
 def _set_paths(plan: dict[str, Any]) -> None:
@@ -283,6 +304,8 @@ def main() -> int:
     os.chdir(plan["workdir"])
     _set_paths(plan)
     exit_code = int(pytest.main(_arguments(plan), plugins=[Plugin(plan, stream, emitter, look)]))
+    if exit_code == _USAGE_ERROR and plan["node_ids"]:
+        stream.say("x", "pytest", _usage_error(plan))
     stream.say("z", exit_code, stream.lines)
     return exit_code
 
