@@ -29,7 +29,7 @@ def test_its_program_is_whole() -> None:
 
 
 def commands() -> list[str]:
-    return re.findall(r"^    ropewalk ((?:[a-z]+ ?)+)", README, re.MULTILINE)
+    return re.findall(r"^    ropewalk ((?:[a-z]+(?![\w./]) ?)+)", README, re.MULTILINE)
 
 
 @pytest.mark.parametrize("words", commands())

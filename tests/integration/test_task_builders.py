@@ -409,7 +409,7 @@ async def test_what_gives_no_task_says_why(world: GradingWorld, tmp_path: Path) 
 
 async def test_a_broken_package_is_told_by_its_own_mistake(world: GradingWorld, tmp_path: Path) -> None:
     trees = (
-        make_tree({"yarn.py": b"def spun():\n    return (1,\n", "test_yarn.py": b"import yarn\n\n\ndef test_a(): ...\n"},
+        make_tree({"yarn.py": b"def spun():\n    return (1,\n", "test_yarn.py": b"import yarn\ndef test_a(): ...\n"},
                   distribution="yarn", version="4.0"),
         make_tree({"yarn.py": b"", "test_yarn.py": b"def test_a(mocker):\n    assert mocker\n"},
                   distribution="yarn", version="4.1"),

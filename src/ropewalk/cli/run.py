@@ -18,7 +18,7 @@ app: App = verb(
     examples=[
         "ropewalk run plan.toml",
         "ropewalk run --source ./mypackage --requirements requirements.txt --policies noop,oracle,search --tasks 6",
-        "ropewalk run --source pypi:toolz --policies openai --base-url http://127.0.0.1:8000/v1 --model qwen",
+        "ropewalk run examples/plan.toml --policies openai --base-url http://127.0.0.1:8000/v1 --model qwen",
         "ropewalk run --resume run:01JDY…",
     ],
 )

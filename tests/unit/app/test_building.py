@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ropewalk.app import building
 from ropewalk.app.building import Gathered, build_tasks, choose, plan_build
 from ropewalk.app.custody import Custody
 from ropewalk.app.machines import Machines
@@ -16,7 +19,18 @@ from ropewalk.core.errors import CallerError, DeniedError
 from ropewalk.interface.task import Task, TaskKind, TaskOrigin
 from ropewalk.rollout.plan import SourcePlan, TasksPlan
 from ropewalk.tasks.pins import load_pins
-from ropewalk.tasks.records import BuildPlan, MutantPlan, PairPlan, ReleaseRef, SourceYield, TaskRecord, YieldReport
+from ropewalk.tasks.records import (
+    BuildEvent,
+    BuildPlan,
+    MutantPlan,
+    PairPlan,
+    Reason,
+    Rejection,
+    ReleaseRef,
+    SourceYield,
+    TaskRecord,
+    YieldReport,
+)
 
 
 def ref(name: str, version: str) -> ReleaseRef:
@@ -114,6 +128,35 @@ def test_mutants_are_at_most_the_share_that_the_plan_says(
         assert places == [4 * number - 1 for number in range(1, len(places) + 1)]
         assert chosen == choose(records, count)
     assert len(choose(records, count, control_only=True)) == min(count, len(records))
+
+
+async def test_one_build_says_why_fewer_tasks_came(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = Rejection(name="a 1→2 f", reason=Reason.LOW_ENTROPY, detail="worth 0 bits")
+    source = SourceYield(
+        name="a 1→2", kind=TaskKind.RELEASE, distribution="a", tasks=(record("a", 0, TaskKind.RELEASE),),
+        rejections=(refused,),
+    )  # fmt: skip
+
+    class Builder:
+        def __init__(self, shop: object) -> None: ...
+
+        async def build(self, plan: BuildPlan, **_: object) -> YieldReport:
+            return YieldReport(sources=(source,), seconds=0)
+
+    async def image(self: Machines) -> Any:
+        return SimpleNamespace(digest="c" * 64, layers=())
+
+    monkeypatch.setattr(building, "TaskBuilder", Builder)
+    monkeypatch.setattr(building, "task_statements", lambda tasks, wheels: [])
+    monkeypatch.setattr(Machines, "image", image)
+    told: list[BuildEvent] = []
+    plan = BuildPlan(pairs=(PairPlan(before=ref("a", "1"), after=ref("a", "2")),), tenant="local")
+    with Custody.open(state=tmp_path / "state") as custody:
+        made = await build_tasks(custody, Machines(custody), plan, count=4, tell=told.append)
+        assert "4 tasks were wanted and 1 came: 1 × what tests compare can be guessed" in made.fewer
+        assert [event.detail for event in told if event.stage == "fewer"] == [made.fewer]
+        enough = await build_tasks(custody, Machines(custody), plan, count=1, tell=told.append)
+    assert enough.fewer == "" and len(told) == 1
 
 
 @pytest.mark.parametrize("position", ["before", "after", "mutant"])
