@@ -438,6 +438,7 @@ from ropewalk.testing.grading import grading_world
 from tests.integration import test_task_builders as own
 
 async def main():
+    own.MARKS._key = bytes(32)  # one installation, in both processes
     async with grading_world(Path(sys.argv[1])) as world:
         trees = own.three_releases()
         plan = BuildPlan(pairs=adjacent([own.ref(tree) for tree in trees]), tenant="tests")

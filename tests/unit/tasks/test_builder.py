@@ -198,7 +198,10 @@ async def test_the_share_of_mutants_is_the_plan_s(fake: Fake, tmp_path: Path) ->
 async def test_what_was_tried_in_a_source_is_kept_before_the_source_is_through(tmp_path: Path) -> None:
     step = MutantPlan(release=ref("1"), count=2)
     plan = BuildPlan(pairs=(), mutants=(step,), tenant="t", control_only=True)
-    outcomes = [record("one", TaskKind.MUTANT), Rejection(name="two", reason=Reason.SURVIVES, detail="4 tests pass")]
+    outcomes: list[TaskRecord | Rejection] = [
+        record("one", TaskKind.MUTANT),
+        Rejection(name="two", reason=Reason.SURVIVES, detail="4 tests pass"),
+    ]
     failed = Rejection(name="three", reason=Reason.INFRASTRUCTURE)
     journal = BuildJournal(tmp_path, plan, image="1" * 64, marks=MARKS)
     for number, outcome in enumerate((*outcomes, failed)):
