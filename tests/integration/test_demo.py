@@ -141,6 +141,9 @@ def test_an_episode_can_be_read_replayed_and_entered(alone: DemoState) -> None:
     oracle = alone.episode("oracle")["id"]
     shown = alone("episode", "show", oracle)
     assert "answer" in shown.out and "changed src/wordkit/__init__.py" in shown.out
+    assert "reward  1: all_matched" in shown.out and "judged  0 of " in shown.out
+    unpaid = alone("episode", "show", alone.episode("noop")["id"]).out
+    assert "reward  0: " in unpaid
     diff = alone("episode", "diff", oracle).out
     assert "+    return [text[i : i + size] for i in range(0, len(text), size)]" in diff or "% 26" in diff
     assert alone("episode", "diff", oracle, "--step", "0").out.strip() == "Nothing was changed."
@@ -281,7 +284,8 @@ def test_sandboxes_by_hand(alone: DemoState, tmp_path: Path) -> None:
     assert (tmp_path / "b.py").read_text() == "print(6 * 7)\n"
     listed = [row["id"] for row in alone("sandbox", "ls", "--json").json]
     assert {made, *forks} <= set(listed)
-    assert alone("sandbox", "kill", made, *forks).code == 0
+    assert alone("sandbox", "kill", made, *forks).out.split("\n")[0] == f"ended {made}"
+    assert alone("sandbox", "kill", made).out == f"{made} was not there any more\n"
     assert not {made, *forks} & {row["id"] for row in alone("sandbox", "ls", "--json").json}
     one, two = alone("sandbox", "fork", saved, "--count", "2", "--json").json
     result = alone("sandbox", "exec", one["id"], "--json", "echo out; echo err >&2; exit 3")

@@ -69,13 +69,16 @@ def sources_of(trace: Trace) -> tuple[TraceNode, ...]:
 
 def source_lines(node: TraceNode) -> Iterator[str]:
     """A raw file: what it is, under which licence, and who vouches for it."""
-    facts = node.made_by[0].facts if node.made_by else {}
+    facts = node.made_by[-1].facts if node.made_by else {}
     licence: dict[str, Any] = facts.get("licence") or {}
     attestation: dict[str, Any] = facts.get("attestation") or {}
     yield f"  {node.name}  {facts.get('name', '')}  sha256 {node.sha256}"
     yield f"    from {facts.get('source', 'unknown')}, retrieved {node.made_by[0].ended if node.made_by else 'never'}"
     if licence:
         yield f"    licence {licence.get('expression')} ({licence.get('basis')}: {licence.get('stated')!r})"
+    earlier = [(made.facts.get("licence") or {}).get("expression") for made in node.made_by[:-1]]
+    if others := [each for each in dict.fromkeys(earlier) if each and each != licence.get("expression")]:
+        yield f"    it entered before as {', '.join(others)}"
     if attestation:
         yield f"    {attestation.get('claim')}, attested by {attestation.get('who')}"
     yield f"    to look into it: ropewalk lake cp {node.name} ."

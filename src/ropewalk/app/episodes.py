@@ -11,6 +11,7 @@ from typing import Final
 
 import anyio
 
+from ropewalk.app.comparison import output_diff, same_output
 from ropewalk.app.custody import Custody
 from ropewalk.app.records import episode_of, task_of
 from ropewalk.core import limits
@@ -19,9 +20,11 @@ from ropewalk.core.ids import new_id
 from ropewalk.core.records import Record, digest_bytes
 from ropewalk.interface.episode import EpisodeRecord, Step, ToolResult
 from ropewalk.interface.task import FileSet, Task
+from ropewalk.reward.verdict import Reward, Verdict
 from ropewalk.rollout.episodes import tools
 from ropewalk.rollout.episodes.materials import make_ready
 from ropewalk.rollout.episodes.shelf import Shelf
+from ropewalk.rollout.loaded import signed_reward
 from ropewalk.rollout.policies.search.policy import CALL as TRY_EDIT
 from ropewalk.rollout.ports import RunWorld
 from ropewalk.sandbox.sandbox import Sandbox
@@ -40,8 +43,44 @@ class StepAgain(Record):
 
     index: int
     same: bool
-    """Whether every output and every changed file is what was recorded."""
+    """Whether every output and every changed file is what was recorded; times taken and addresses do not count."""
     differences: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    """Where an output is another: recorded and now, as a unified diff."""
+
+
+class Outcome(Record):
+    """What an episode was paid and why, for the operator: counts of held-out tests, never their names."""
+
+    state: str
+    """As in the journal; only `sealed` has a signed reward."""
+    reward: Reward | None
+    detail: str = ""
+    """The verdict's words."""
+    held_out: int = 0
+    """Held-out tests whose outcome the verdict knows."""
+    held_out_failed: int = 0
+
+
+def outcome_of(custody: Custody, episode: str) -> Outcome:
+    """What came of an episode, as far as it is.
+
+    Raises:
+        CallerError: no such episode.
+        IntegrityError: its reward is not what was signed.
+    """
+    row = custody.journal.episode(episode)
+    verdict = read_record(custody.blobs, row.verdict, Verdict) if row.verdict else None
+    outcomes = verdict.outcomes if verdict else {}
+    signed = (each for each in custody.signed.of_run(row.run) if each.subjects[0].sha256 == row.reward)
+    statement = next(signed, None)
+    return Outcome(
+        state=row.state,
+        reward=signed_reward(row, statement) if statement else None,
+        detail=verdict.detail if verdict else "",
+        held_out=len(outcomes),
+        held_out_failed=sum(not passed for passed in outcomes.values()),
+    )
 
 
 def load_episode(custody: Custody, episode: str) -> tuple[EpisodeRecord, Task]:
@@ -110,8 +149,11 @@ async def state_at(
     """A fresh sandbox in the state after a step, and one line on how that state was got. It ends with the block.
 
     The kept snapshot of that step where there is one; else the task's ready state with the recorded files written in.
+    A dropped edit left the state that was there before it.
     """
     shelf = Shelf(sandboxes, custody.journal)
+    while dropped_edit(record, step):
+        step -= 1
     snapshot = record.steps[step - 1].snapshot if step else record.snapshot
     if snapshot and shelf.exists(snapshot):
         async with await sandboxes.fork(snapshot) as sandbox:
@@ -170,16 +212,21 @@ async def play_again(
     all_same = True
     for step in record.steps:
         differences: list[str] = []
+        outputs: list[str] = []
         if all(call.name in TOOLS for call in step.calls):
             for call, recorded in zip(step.calls, step.results, strict=False):
                 result = await tools.perform(
                     call, sandbox, workdir=task.workdir, timeout_s_max=task.limits.episode_timeout_s
                 )
                 differences += _compare(call.name, recorded, result)
+                if not same_output(recorded.output, result.output):
+                    outputs += output_diff(recorded.output, result.output)
         else:
             await _write(sandbox, custody, task, step.files_changed)
         differences += await _compare_files(sandbox, task, step)
-        again = StepAgain(index=step.index, same=not differences, differences=tuple(differences))
+        again = StepAgain(
+            index=step.index, same=not differences, differences=tuple(differences), outputs=tuple(outputs)
+        )
         all_same = all_same and again.same
         tell(step, again)
     return all_same
@@ -203,7 +250,7 @@ def _compare(name: str, recorded: ToolResult, result: ToolResult) -> list[str]:
     found = []
     if recorded.exit_code != result.exit_code:
         found.append(f"{name}: exit code {result.exit_code}, recorded {recorded.exit_code}")
-    if recorded.output != result.output:
+    if not same_output(recorded.output, result.output):
         found.append(f"{name}: another output")
     return found
 

@@ -53,7 +53,7 @@ async def demo(
 
     Args:
         source: pypi:NAME==VERSION, pypi:NAME, a directory or an archive; may be repeated.
-        licence: SPDX expression, where a source states none.
+        licence: SPDX expression, where a source states none. Another one than it states is refused.
         attested_by: Role or organisation that states that the sources hold no human data. Default: whom the profile
             names.
         build: Tasks to build, mutants a quarter at most.

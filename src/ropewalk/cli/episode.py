@@ -10,9 +10,10 @@ from ropewalk.cli.apps import HERE, Place, command, noun
 from ropewalk.cli.board import Board
 from ropewalk.cli.exit_codes import EXIT_INCOMPLETE
 from ropewalk.cli.opening import custody, named, opened
-from ropewalk.cli.output import print_json, print_table, say
+from ropewalk.cli.output import counted, print_json, print_table, say
 
 if TYPE_CHECKING:
+    from ropewalk.app.episodes import Outcome
     from ropewalk.interface.episode import EpisodeRecord, Step
     from ropewalk.interface.task import Task
 
@@ -52,21 +53,23 @@ def ls(run: str, *, unpaid: bool = False, json: bool = False, place: Place = HER
     app, "show", examples=["ropewalk episode show episode:01JDY…", "ropewalk episode show episode:01JDY… --full --json"]
 )
 def show(episode: str, *, full: bool = False, json: bool = False, place: Place = HERE) -> int:
-    """Shows messages, tool calls, their output and the files changed, step by step.
+    """Shows its reward and why, then messages, tool calls, their output and the files changed, step by step.
 
     Args:
         episode: Its id.
         full: Do not cut long output.
         json: Print JSON.
     """
-    from ropewalk.app.episodes import load_episode
+    from ropewalk.app.episodes import load_episode, outcome_of
 
     with custody(place) as kept:
         record, task = load_episode(kept, named(episode, "episode"))
+        outcome = outcome_of(kept, record.id)
     if json:
-        print_json({"episode": record, "task": {"id": task.id, "name": task.name, "prompt": task.prompt}})
+        named_task = {"id": task.id, "name": task.name, "prompt": task.prompt}
+        print_json({"episode": record, "task": named_task, "outcome": outcome})
         return 0
-    _head(record, task)
+    _head(record, task, outcome)
     for step in record.steps:
         _step(step, full=full)
     return 0
@@ -101,9 +104,10 @@ def diff(episode: str, *, step: int | None = None, json: bool = False, place: Pl
 
 @command(app, "replay", examples=["ropewalk episode replay episode:01JDY…"])
 async def replay(episode: str, *, json: bool = False, place: Place = HERE) -> int:
-    """Plays the recorded calls again in a fresh sandbox and says where it comes out differently.
+    """Plays the recorded calls again in a fresh sandbox and shows where it comes out differently.
 
-    Exits with 4 where an output or a file differs from the record.
+    Exits with 4 where an output or a file differs from the record. Times taken (`in 0.06s`) and addresses in memory,
+    which never are the same twice, do not count.
 
     Args:
         episode: Its id.
@@ -119,6 +123,8 @@ async def replay(episode: str, *, json: bool = False, place: Place = HERE) -> in
             calls = ", ".join(call.name for call in step.calls) or "no call"
             say(f"step {again.index}: {calls}: {'same' if again.same else '; '.join(again.differences)}",
                 style="" if again.same else "yellow")  # fmt: skip
+            for line in again.outputs:
+                say(f"    {line}", style="dim")
 
     async with opened(place) as rw:
         record, task = load_episode(rw.custody, named(episode, "episode"))
@@ -187,15 +193,30 @@ def _welcome(record: EpisodeRecord, task: Task, step: int, how: str) -> None:
     )
 
 
-def _head(record: EpisodeRecord, task: Task) -> None:
+def _head(record: EpisodeRecord, task: Task, outcome: Outcome) -> None:
     say(record.id, style="bold")
     say(f"task    {task.name}  ({task.id})")
     say(f"policy  {record.policy}, number {record.index} of its group, seed {record.seed}")
     ended = f"{record.termination}{', truncated' if record.truncated else ''}"
     say(f"ended   {ended}{f': {record.detail}' if record.detail else ''}, {record.ended_s - record.started_s:.1f} s")
+    for line in outcome_lines(outcome):
+        say(line)
     say()
     for line in task.prompt.splitlines()[:OUTPUT_LINES]:
         say(f"  {line}", style="dim")
+
+
+def outcome_lines(outcome: Outcome) -> list[str]:
+    """What it was paid, and why; of held-out tests their number alone."""
+    reward = outcome.reward
+    if reward is None:
+        return [f"reward  none yet: {outcome.state}"]
+    value = "unscored" if reward.value is None else f"{reward.value:g}"
+    lines = [f"reward  {value}: {reward.cause}{f' ({outcome.detail})' if outcome.detail else ''}, {reward.id}"]
+    if outcome.held_out:
+        failed = f"{outcome.held_out_failed} of {counted(outcome.held_out, 'held-out test')} failed"
+        lines.append(f"judged  {failed}")
+    return lines
 
 
 def _step(step: Step, *, full: bool) -> None:

@@ -35,6 +35,7 @@ def ingest(
     version: Annotated[list[str] | None, Parameter(name="--version")] = None,
     latest: int | None = None,
     licence: str | None = None,
+    override_licence: bool = False,
     attested_by: str | None = None,
     data_class: str | None = None,
     lower_data_class: bool = False,
@@ -48,7 +49,8 @@ def ingest(
         sources: pypi:NAME==VERSION, pypi:NAME with --version or --latest, a directory, or an archive.
         version: Release of pypi:NAME; may be repeated.
         latest: So many of the newest releases of pypi:NAME.
-        licence: SPDX expression, where the source states none.
+        licence: SPDX expression, where the source states none. Another one than it states is refused.
+        override_licence: Allow a licence that the source does not state.
         attested_by: Role or organisation that states that there is no human data in it. Default: whom the profile
             names.
         data_class: Which drivers, endpoints and exports it may meet: public, internal or restricted. Default: that of
@@ -62,13 +64,18 @@ def ingest(
 
     if not sources:
         raise CallerError("No source was named.", next_step="give pypi:NAME==VERSION, a directory or an archive.")
+    if override_licence and licence is None:
+        raise CallerError("No licence was named.", next_step="say with --licence which one holds.")
     if lower_data_class and data_class is None:
         raise CallerError("No data class was named.", next_step="say with --data-class to which one to lower.")
     named = known_class(data_class).name if data_class is not None else None
     results = []
     with custody(place) as kept, Board(quiet=json) as board:
         who = kept.attested_by if attested_by is None else attested_by
-        terms = Terms(attested_by=who, licence=licence, data_class=named, lowers=lower_data_class)
+        terms = Terms(
+            attested_by=who, licence=licence, overrides_licence=override_licence, data_class=named,
+            lowers=lower_data_class,
+        )  # fmt: skip
         board.begin("Ingest", total=len(sources))
         for source in sources:
             versions = list(version or ())

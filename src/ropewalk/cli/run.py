@@ -69,7 +69,7 @@ async def run(
         requirements: Requirements file, whose wheels become an offline layer of every sandbox.
         wheelhouse: Folder of wheels to take them from, instead of the package index.
         plugin: Pytest plugin to load, by module name (pytest_asyncio.plugin); may be repeated.
-        licence: SPDX expression, where a source states none.
+        licence: SPDX expression, where a source states none. Another one than it states is refused.
         attested_by: Who states that the sources hold no human data. Default: whom the profile names.
         data_class: Of the sources and all that is made of them: public, internal or restricted. Default: those of the
             stored files, public for new ones.

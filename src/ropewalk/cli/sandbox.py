@@ -296,11 +296,12 @@ async def kill(*sandboxes: str, all: bool = False, json: bool = False, place: Pl
     if not sandboxes and not all:
         raise CallerError("No sandbox was named.", next_step="give ids, or --all.")
     async with opened(place) as rw:
-        ids = [r.id for r in await rw.sandboxes.records()] if all else [named(each, "sandbox") for each in sandboxes]
+        there = [record.id for record in await rw.sandboxes.records()]
+        ids = there if all else [named(each, "sandbox") for each in sandboxes]
         for each in ids:
             await rw.sandboxes.destroy(each)
             if not json:
-                say(f"ended {each}")
+                say(f"ended {each}" if each in there else f"{each} was not there any more")
     if json:
         print_json({"ended": ids})
     return 0

@@ -18,9 +18,16 @@ from ropewalk.lake import pypi
 from ropewalk.lake.archives import survey
 from ropewalk.lake.downloads import Fetcher, Progress
 from ropewalk.lake.index import index_url
-from ropewalk.lake.licences import METADATA_BYTES_MAX, Metadata, is_metadata, licence_of, metadata_of
+from ropewalk.lake.licences import (
+    METADATA_BYTES_MAX,
+    Metadata,
+    check_licence,
+    is_metadata,
+    licence_of,
+    metadata_of,
+)
 from ropewalk.lake.raw import RawZone
-from ropewalk.lake.records import NO_HUMAN_DATA, Attestation, Pin, RawRecord, Release
+from ropewalk.lake.records import NO_HUMAN_DATA, Attestation, LicenceRecord, Pin, RawRecord, Release
 from ropewalk.lake.sources import PathSource, PypiSource, pack_directory, read_archive
 from ropewalk.security.data_classes import most_restricted
 
@@ -32,7 +39,10 @@ class Terms(Record):
     """Who states that they hold no human data: a role or an organisation."""
     attested_text: str = NO_HUMAN_DATA
     licence: str | None = None
-    """SPDX expression; None: what the source's metadata states."""
+    """SPDX expression, where the source's metadata states none; None: that of the stored file, what the metadata
+    states for a new one."""
+    overrides_licence: bool = False
+    """Whether `licence` may be another than the stated one: a decision somebody takes on purpose."""
     data_class: str | None = None
     """None: that of the stored file, `public` for a new one."""
     lowers: bool = False
@@ -131,8 +141,8 @@ class Entrance:
         version: str,
     ) -> None:  # fmt: skip
         sha256 = digest_bytes(data)
-        licence = licence_of(said, self._terms.licence, source=source)
         known = self._raw.find(sha256)
+        licence = self._kept_licence(known) or self._licence_of(said, source)
         if known is not None and (known.source, known.licence) == (source, licence) and self._raw.holds(known):
             self._reuse(known)
             return
@@ -148,20 +158,31 @@ class Entrance:
 
     def _reuse(self, known: RawRecord) -> None:
         """Takes what is stored, under a new record where the terms given now are others."""
-        terms = self._terms
-        licence = known.licence if terms.licence is None else licence_of((), terms.licence, source=known.source)
+        licence = self._kept_licence(known)
         data_class = self._class_of(known.sha256, known)
-        if licence.expression == known.licence.expression and data_class == known.data_class:
+        if licence is not None and data_class == known.data_class:
             self.records.append(known)
             return
         now_s = self._clock.now_s()
         data = self._raw.read(known)
+        if licence is None:
+            licence = self._licence_of(self._survey(data, known.name), known.source)
         self._store(
             data,
             msgspec.structs.replace(
                 known, licence=licence, data_class=data_class, attestation=self._attestation(now_s)
             ),
         )
+
+    def _kept_licence(self, known: RawRecord | None) -> LicenceRecord | None:
+        """The stored file's licence, where the terms do not name another one."""
+        given = self._terms.licence
+        kept = known is not None and (given is None or check_licence(given) == known.licence.expression)
+        return known.licence if known is not None and kept else None
+
+    def _licence_of(self, said: Sequence[Metadata], source: str) -> LicenceRecord:
+        terms = self._terms
+        return licence_of(said, terms.licence, source=source, overrides=terms.overrides_licence)
 
     def _class_of(self, sha256: str, *records: RawRecord) -> str:
         """The class of these bytes under the terms: what they ever were, or something more restricted.

@@ -53,6 +53,9 @@ _PLAIN: Final = {
 }  # fmt: skip
 
 
+_NO_FAMILY: Final = frozenset({"license", "licence", "licenseref"})
+
+
 class Metadata(Record):
     """What a source says of itself; empty where it says nothing."""
 
@@ -116,29 +119,63 @@ def check_licence(given: str) -> str:
     return expression
 
 
-def licence_of(metadata: Sequence[Metadata], given: str | None, *, source: str) -> LicenceRecord:
-    """The licence record: what the user gives, else what the metadata says.
+def licence_of(
+    metadata: Sequence[Metadata], given: str | None, *, source: str, overrides: bool = False
+) -> LicenceRecord:
+    """The licence record: what the metadata says; what the user gives, where it says nothing or leaves it open.
 
     Args:
         metadata: the most trusted first.
         given: an SPDX expression; `LicenseRef-Proprietary` for a user's own closed source.
         source: for messages.
+        overrides: whether `given` may be another licence than the stated one: a decision somebody takes on purpose.
 
     Raises:
         CallerError: `given` is not an SPDX expression.
-        DeniedError: there is no licence anywhere (rule `licence`).
+        DeniedError: there is no licence anywhere, or another one is stated than given (rule `licence`).
     """
+    stated = _stated(metadata)
     if given is not None:
-        return LicenceRecord(expression=check_licence(given), basis=LicenceBasis.GIVEN, stated=given, found_in="")
-    for one in metadata:
-        for basis, stated, expression in _candidates(one):
-            if expression is not None:
-                return LicenceRecord(expression=expression, basis=basis, stated=stated, found_in=one.found_in)
+        expression = check_licence(given)
+        if stated is not None and not overrides and not _agree(stated, expression):
+            raise DeniedError(
+                f"{source} states the licence {stated.expression} ({stated.stated!r} in {stated.found_in}), and "
+                f"{expression} was given.",
+                rule="licence",
+                next_step="leave the licence out to keep the stated one; if another really holds, "
+                f"`ropewalk lake ingest SOURCE --licence '{expression}' --override-licence` says so.",
+            )
+        return LicenceRecord(expression=expression, basis=LicenceBasis.GIVEN, stated=given, found_in="")
+    if stated is not None:
+        return stated
     raise DeniedError(
         f"{source} states no licence, so nobody may be given what is made from it.",
         rule="licence",
         next_step="give one as an SPDX expression (--licence MIT; LicenseRef-Proprietary for your own source).",
     )
+
+
+def _stated(metadata: Sequence[Metadata]) -> LicenceRecord | None:
+    for one in metadata:
+        for basis, stated, expression in _candidates(one):
+            if expression is not None:
+                return LicenceRecord(expression=expression, basis=basis, stated=stated, found_in=one.found_in)
+    return None
+
+
+def _agree(stated: LicenceRecord, expression: str) -> bool:
+    """Whether a given expression is the stated one, or says precisely what free text left open (`BSD`)."""
+    if stated.expression == expression:
+        return True
+    if stated.basis is LicenceBasis.METADATA_EXPRESSION or not stated.expression.startswith("LicenseRef-"):
+        return False
+    words = {word for word in re.findall(r"[a-z]+", stated.stated.lower()) if word not in _NO_FAMILY}
+    named = [part for part in re.split(r"[() ]+", expression) if part not in ("", "AND", "OR", "WITH")]
+    return all(any(word.startswith(family) for word in words) for family in map(_family, named))
+
+
+def _family(licence: str) -> str:
+    return re.split(r"[^a-z]", licence.lower())[0]
 
 
 def _candidates(metadata: Metadata) -> list[tuple[LicenceBasis, str, str | None]]:

@@ -244,7 +244,7 @@ def _overfitted(loaded: LoadedRun) -> Iterator[Finding]:
             FindingKind.OVERFITTED, Severity.WARNING, [r.row.id for r in over],
             f"{len(over)} episodes made all visible tests pass and failed held-out ones: they fit the tests, not the "
             "cause.",
-            "compare with the fix (`ropewalk episode diff`); show more tests, or tell the policy that others decide.",
+            f"{_beside_the_fix(loaded, over[0])}; show more tests, or tell the policy that others decide.",
         )  # fmt: skip
 
 
@@ -318,6 +318,17 @@ def _faster(stage: str) -> str:
         "grading": "tasks with fewer or quicker held-out tests.",
     }
     return advice.get(stage, "nothing to do, if the total is small.")
+
+
+def _beside_the_fix(loaded: LoadedRun, result: LoadedEpisode) -> str:
+    """How to see what an episode changed beside the right answer, which only an oracle's episode shows."""
+    task = result.row.task
+    answers = [r.row.id for r in loaded.episodes if r.row.policy == "oracle" and r.row.task == task and r.record]
+    mine = f"`ropewalk episode diff {result.row.id}`"
+    if answers:
+        return f"compare {mine} with the fix, `ropewalk episode diff {answers[0]}` (the oracle's)"
+    oracle = f"`ropewalk run --task {task} --policies oracle`"
+    return f"see {mine}; {oracle} plays the fix, for `ropewalk episode diff` of its episode"
 
 
 def _value(result: LoadedEpisode) -> float | None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from ropewalk.core.clock import ManualClock
@@ -162,7 +163,9 @@ def test_other_terms_make_another_record_of_the_same_bytes(
     asked = {"tenant": "acme", "index": pypi.url, "fetcher": fetcher}
     first = lake.ingest("pypi:toy==1.0", terms=terms, **asked)
     clock.advance(5)
-    second = lake.ingest("pypi:toy==1.0", terms=Terms(attested_by="legal", licence="Apache-2.0"), **asked)
+    second = lake.ingest(
+        "pypi:toy==1.0", terms=Terms(attested_by="legal", licence="Apache-2.0", overrides_licence=True), **asked
+    )
     assert second.committed and second.stored == ()
     assert second.records[0].licence.expression == "Apache-2.0"
     assert second.records[0].retrieved_s == first.records[0].retrieved_s
@@ -170,6 +173,31 @@ def test_other_terms_make_another_record_of_the_same_bytes(
     assert lake.raw(first.records[0].id, tenant="acme") == second.records[0]
     # The older commit still knows the older terms.
     assert lake.verify(first.commit.id, tenant="acme").files == 1
+
+
+@pytest.mark.parametrize("source", ["pypi:toy==1.0", "directory", "archive"])
+def test_a_stated_licence_is_not_silently_another_one(
+    source: str, pypi: Any, lake: Lake, fetcher: Fetcher, terms: Terms, make_sdist: Sdist, tmp_path: Path
+) -> None:
+    if source != "pypi:toy==1.0":
+        (tmp_path / "toy-1.0.tar.gz").write_bytes(make_sdist(version="1.0"))
+        unpack(tmp_path / "toy-1.0.tar.gz", tmp_path / "toy")
+        (folder,) = (tmp_path / "toy").iterdir()
+        source = str(folder if source == "directory" else tmp_path / "toy-1.0.tar.gz")
+    asked: dict[str, Any] = {"tenant": "acme", "index": pypi.url, "fetcher": fetcher}
+    gpl = Terms(attested_by="legal", licence="GPL-3.0-only")
+
+    def licence_after(terms: Terms) -> str:
+        return lake.ingest(source, terms=terms, **asked).records[0].licence.expression
+
+    for _ in ("a new file", "a stored one"):
+        with pytest.raises(DeniedError, match=r"states the licence MIT .*GPL-3.0-only was given") as caught:
+            licence_after(gpl)
+        assert caught.value.rule == "licence" and "--override-licence" in caught.value.next_step
+        assert licence_after(terms) == "MIT"
+    assert licence_after(msgspec.structs.replace(gpl, overrides_licence=True)) == "GPL-3.0-only"
+    assert licence_after(terms) == licence_after(gpl) == "GPL-3.0-only", "decided once: it stays, and all say so"
+    assert licence_after(Terms(attested_by="legal", licence="MIT")) == "MIT", "back to what it states"
 
 
 RESTRICTED = Terms(attested_by="test bench", data_class="restricted")
@@ -191,7 +219,7 @@ def test_a_second_ingest_does_not_lower_the_class_of_a_file(
 
     assert class_after(RESTRICTED) == "restricted"
     assert class_after(terms) == "restricted"
-    assert class_after(Terms(attested_by="legal", licence="Apache-2.0")) == "restricted"
+    assert class_after(Terms(attested_by="legal", licence="Apache-2.0", overrides_licence=True)) == "restricted"
     for lower in ("public", "internal"):
         with pytest.raises(DeniedError, match="restricted") as caught:
             class_after(Terms(attested_by="legal", data_class=lower))

@@ -41,8 +41,36 @@ def test_metadata_gives_the_best_it_says(lines: list[str], expression: str, basi
     assert (record.expression, record.basis, record.found_in) == (expression, basis, "toy-1/PKG-INFO")
 
 
-def test_what_the_user_gives_comes_first() -> None:
-    record = licence_of([headers("License: MIT")], "apache-2.0", source="toy")
+@pytest.mark.parametrize(
+    ("lines", "given", "agrees"),
+    [
+        (["License: MIT"], "MIT", True),
+        (["License: MIT"], "MIT OR Apache-2.0", False),
+        (["License: MIT"], "GPL-3.0-only", False),
+        (["License-Expression: LicenseRef-BSD"], "BSD-3-Clause", False),
+        (["License: BSD"], "BSD-3-Clause", True),
+        (["License: BSD"], "BSD-3-Clause AND MIT", False),
+        (["License: BSD"], "Apache-2.0", False),
+        ([f"{C} OSI Approved :: GNU General Public License (GPL)"], "GPL-3.0-or-later", True),
+        ([f"{C} Other/Proprietary License"], "MIT", False),
+        ([f"{C} Other/Proprietary License"], "LicenseRef-Proprietary", False),
+        ([], "MIT", True),
+    ],
+)
+def test_a_given_licence_may_be_more_precise_than_the_stated_one_but_no_other(
+    lines: list[str], given: str, agrees: bool
+) -> None:
+    if agrees:
+        assert licence_of([headers(*lines)], given, source="toy").expression == given
+        return
+    with pytest.raises(DeniedError, match=f"toy states the licence .*{given}") as caught:
+        licence_of([headers(*lines)], given, source="toy")
+    assert caught.value.rule == "licence" and "--override-licence" in caught.value.next_step
+    assert licence_of([headers(*lines)], given, source="toy", overrides=True).expression == given
+
+
+def test_what_the_user_gives_on_purpose_comes_first() -> None:
+    record = licence_of([headers("License: MIT")], "apache-2.0", source="toy", overrides=True)
     assert (record.expression, record.basis, record.found_in) == ("Apache-2.0", B.GIVEN, "")
     assert licence_of([], "LicenseRef-Proprietary", source="toy").expression == "LicenseRef-Proprietary"
     for nonsense in ("", "whatever", "MIT AND", "(MIT"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -162,6 +163,14 @@ async def test_a_flat_reward_is_explained(tmp_path: Path) -> None:
     assert "(noop and oracle left out)" in cause.title and f"episode diff {cause.subjects[0]}" in cause.next_step
     assert "2 of 2 groups" in findings[0].title and findings[0].next_step
     assert {FindingKind.CAUSE, FindingKind.TOO_HARD, FindingKind.OVERFITTED} <= set(found)
+    over = next(each for each in findings if each.kind is FindingKind.OVERFITTED)
+    rows = {result.row.id: result.row for result in durable.loaded(run).episodes}
+    mine, right = (rows[id] for id in re.findall(r"`ropewalk episode diff (episode:\w+)`", over.next_step))
+    assert (mine.policy, right.policy) == ("openai", "oracle") and mine.task == right.task, "the fix stands beside it"
+    loaded = durable.loaded(run)
+    alone = tuple(result for result in loaded.episodes if result.row.policy != "oracle")
+    over = next(f for f in findings_of(msgspec.structs.replace(loaded, episodes=alone)) if f.kind == "overfitted")
+    assert f"ropewalk run --task {mine.task} --policies oracle" in over.next_step
 
 
 async def test_all_paid_is_flat_too(tmp_path: Path) -> None:
