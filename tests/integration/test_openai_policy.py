@@ -263,6 +263,14 @@ async def test_an_endpoint_that_fails_again_and_again_is_taken_for_dead(tmp_path
         port = free.getsockname()[1]
     pauses = Pauses()
     client = ChatClient(settings(f"http://127.0.0.1:{port}/v1", attempts_max=4), sleep=pauses)
+    with pytest.raises(PolicyFailedError) as caught:
+        await client.complete([], [], tokens_max=1, seed=0)
+    assert caught.value.cause == "endpoint_unreachable" and not caught.value.retriable
+    assert caught.value.for_all, "it never answered: a run of one episode is to be resumed, not sealed"
+    await client.close()
+    async with serving(DONE) as server:
+        client = ChatClient(settings(server.url, attempts_max=4), sleep=pauses)
+        await client.complete([], [], tokens_max=1, seed=0)
     for number in range(1, 5):
         with pytest.raises(PolicyFailedError) as caught:
             await client.complete([], [], tokens_max=1, seed=0)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ropewalk.core.outcomes import Termination
 from ropewalk.reward.catalogue import CONTROLS
+from ropewalk.reward.verdict import VerdictStatus
 from ropewalk.rollout.findings import SUBJECTS_MAX, Finding, FindingKind, Severity
 from ropewalk.rollout.loaded import LoadedEpisode, LoadedRun
 from ropewalk.rollout.marks import NOT_VOUCHED
@@ -147,8 +148,11 @@ def _failures(loaded: LoadedRun) -> Iterator[Finding]:
         return
     policy_of = {r.row.id: r.row.policy for r in loaded.episodes}
     causes = Counter(failure.cause for failure in failures)
-    attempts = len(loaded.episodes) + len(failures)
-    whose = "The endpoint" if all(map(_of_endpoint, causes)) else "Our side"
+    whose, counted = "Our side", loaded.episodes
+    if all(map(_of_endpoint, causes)):
+        asking = {policy_of.get(failure.episode) for failure in failures}
+        whose, counted = "The endpoint", tuple(r for r in loaded.episodes if r.row.policy in asking)
+    attempts = len(failures) + sum(map(_came_through, counted))
     yield _finding(
         FindingKind.INFRASTRUCTURE, Severity.NOTE, [failure.episode for failure in failures],
         f"{whose} failed {len(failures)} of {attempts} attempts: {_listed(causes)}.",
@@ -346,6 +350,13 @@ def _unpaid(result: LoadedEpisode) -> bool:
 
 def _changed(result: LoadedEpisode) -> bool:
     return result.record is not None and any(step.files_changed for step in result.record.steps)
+
+
+def _came_through(result: LoadedEpisode) -> bool:
+    """Whether its last attempt did not fail on our side; that one is among the failures."""
+    if result.record is None or result.record.termination.ours:
+        return False
+    return result.verdict is None or result.verdict.status is not VerdictStatus.INFRA_ERROR
 
 
 def _of_endpoint(cause: str) -> bool:

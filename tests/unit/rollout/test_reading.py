@@ -192,7 +192,7 @@ async def test_an_unreachable_endpoint_is_no_zero(tmp_path: Path) -> None:
     assert {line["cause"] for line in lost} == {"endpoint_unreachable"}
     refused = next(each for each in findings if each.kind is FindingKind.GROUP_REFUSED)
     (whose,) = (each for each in findings if each.kind is FindingKind.INFRASTRUCTURE)
-    assert whose.title.startswith("The endpoint failed")
+    assert whose.title.startswith("The endpoint failed 8 of 8 attempts"), "none came through, and controls ask nobody"
     assert "new run" in refused.next_step and "--resume" not in refused.next_step, "a resume would find nothing to do"
     assert all(failure.attempt == 1 for failure in journal.failures(run)), "it cannot be mended by trying again"
 

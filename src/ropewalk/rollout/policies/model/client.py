@@ -26,7 +26,8 @@ BACKOFF_S_MAX = 30.0
 RETRY_AFTER_S_MAX = 120.0
 DEAD_AFTER = 3
 """Requests in a row that failed with all their retries, or that the endpoint would not let in: it is taken for dead,
-and the run stops before it makes an unscored episode of all that is left."""
+and the run stops before it makes an unscored episode of all that is left. One that
+never answered anything is dead at once."""
 _AGAIN = {408, 409, 425, 429}
 _NOT_LET_IN = {401, 403, 404}
 _NEVER_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
@@ -73,6 +74,8 @@ class ChatClient:
         self._chance = chance or random.Random()
         self._slots = anyio.CapacityLimiter(settings.concurrency)
         self._failed_in_row = 0
+        self._answered = False
+        """Whether anything ever came back from it."""
         self._spending = Spending(settings)
         self._key = key
         self._http = httpx2.AsyncClient(
@@ -156,6 +159,7 @@ class ChatClient:
             # The client's own time limit starts anew with every byte; this one does not.
             with anyio.fail_after(self._settings.request_timeout_s):
                 async with self._http.stream("POST", self._url, content=data, headers=headers) as response:
+                    self._answered = True
                     if response.status_code != 200:
                         one.settle(0, 0)
                     body = await _bounded(response)
@@ -189,9 +193,9 @@ class ChatClient:
         )
 
     def _is_dead(self) -> bool:
-        """Counts a failure; whether there were too many in a row."""
+        """Counts a failure; whether there were too many in a row, or it never answered anything."""
         self._failed_in_row += 1
-        return self._failed_in_row >= DEAD_AFTER
+        return self._failed_in_row >= DEAD_AFTER or not self._answered
 
     def _pause_s(self, attempt: int, retry_after_s: float | None) -> float:
         backoff_s = min(BACKOFF_S * 2.0 ** (attempt - 1), BACKOFF_S_MAX) * self._chance.uniform(0.5, 1.0)
