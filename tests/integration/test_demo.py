@@ -204,6 +204,9 @@ def test_an_interrupted_run_says_how_to_go_on_and_does(alone: DemoState, tmp_pat
     assert resume and "Traceback" not in err
     row = next(row for row in alone("run", "ls", "--json").json if row["run"] == resume[1])
     assert row["state"] == "open"
+    assert f"--resume {resume[1]}" in alone("report", resume[1]).out, "a report says that the run is not through"
+    exported = alone("export", resume[1])
+    assert f"{resume[1]} is open" in exported.err and "open" not in exported.out
     assert alone("sandbox", "ls", "--json").json == []
     done = alone("run", "--resume", resume[1], "--json")
     assert done.code == 0, done.err

@@ -12,7 +12,15 @@ import anyio.to_thread
 from ropewalk.cli.apps import on_interrupt
 from ropewalk.cli.board import Board
 from ropewalk.cli.output import say
-from ropewalk.cli.run_view import RunWatch, print_catalogue, print_cost, print_findings, print_summary, print_where
+from ropewalk.cli.run_view import (
+    RunWatch,
+    print_catalogue,
+    print_cost,
+    print_findings,
+    print_summary,
+    print_where,
+    state_line,
+)
 from ropewalk.cli.task import BuildWatch
 
 if TYPE_CHECKING:
@@ -107,7 +115,7 @@ def finish(
         say()
         print_findings(found[:FINDINGS_SHOWN])
     say()
-    say(f"Run      {summary.run}  ({summary.state})", style="bold")
+    say(state_line(summary), style="bold")
     say(f"Report   {path}")
     print_cost(cost_of_run(summary, loaded.plan.price))
     next_commands(summary, flat=any(finding.kind is FindingKind.NO_ADVANTAGE for finding in found))

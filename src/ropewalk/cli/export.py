@@ -45,12 +45,18 @@ def export(
 
     with custody(place) as kept:
         chosen = named(run, "run") if run else newest_run(kept.journal)
+        row = kept.journal.run(chosen)
+        if row.state == "open":
+            print(
+                f"note: {chosen} is open: what has no signed reward yet is not in it. Next: ropewalk run --resume {chosen}",
+                file=sys.stderr,
+            )
         if out is None:
             _write_lines(line for _, line in exported(kept, chosen, format))
             return 0
         count = write_export(kept, chosen, format, out)
     if json:
-        print_json({"run": chosen, "format": format, "out": str(out), "episodes": count})
+        print_json({"run": chosen, "state": row.state, "format": format, "out": str(out), "episodes": count})
     else:
         say(f"{counted(count, 'episode')} in {out}")
     return 0

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from ropewalk.cli.apps import HERE, Place, verb
 from ropewalk.cli.opening import custody, named
 from ropewalk.cli.output import print_json, say
-from ropewalk.cli.run_view import print_catalogue, print_cost, print_summary, print_where
+from ropewalk.cli.run_view import print_catalogue, print_cost, print_summary, print_where, state_line
 
 app = verb(
     "report",
@@ -65,5 +65,6 @@ def report(
     say()
     print_catalogue(summary)
     say()
-    say(f"Report: {path}")
+    say(state_line(summary), style="yellow" if summary.state == "open" else "")
+    say(f"Report   {path}")
     return 0

@@ -156,6 +156,17 @@ def print_catalogue(summary: RunSummary) -> None:
     )
 
 
+def state_line(summary: RunSummary) -> str:
+    """The run and its state; of one that is not through, what is missing and how to go on."""
+    if summary.state != "open":
+        return f"Run      {summary.run}  ({summary.state})"
+    signed = sum(1 for line in summary.episodes if line.reward)
+    return (
+        f"Run      {summary.run}  (open: {signed} of {len(summary.episodes)} rewards are signed; "
+        f"next: ropewalk run --resume {summary.run})"
+    )
+
+
 def print_findings(findings: Iterable[Finding]) -> None:
     """What diagnosis found, with what to do about it."""
     for finding in findings:

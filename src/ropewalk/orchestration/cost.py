@@ -29,7 +29,7 @@ class Usage(Record):
     cpu_s: float | None
     """CPU time of those sandboxes where it was measured, all together."""
     memory_bytes: float | None
-    """Held by one sandbox alone, the mean of peaks (unique memory where it is known)."""
+    """Of one sandbox, the mean of peaks: what a host must have room for."""
     rollouts: int
     cpus_requested: float
     """Of one sandbox."""
@@ -161,6 +161,7 @@ def _lines(cost: Cost, usage: Usage, p: Mapping[str, float]) -> tuple[Line, ...]
         "requested": "as asked for, none measured",
         "overcommit_max": f"1 / {p['cpu_overcommit_max']:g}, the most that is promised; less was measured",
     }[cost.cpus_basis]
+    memory_of = "mean of measured peaks" if cost.memory_basis == "measured" else "as asked for, none measured"
     threads = f"({p['threads']:g} - {p['threads_reserve']:g}) threads"
     memory = f"({p['memory_gib']:g} - {p['memory_reserve_gib']:g}) GiB x {p['memory_overcommit']:g}"
     lines = [
@@ -172,7 +173,7 @@ def _lines(cost: Cost, usage: Usage, p: Mapping[str, float]) -> tuple[Line, ...]
         line("operations", f"{p['operations_share']:g} x depreciation", cost.operations_usd_h, "USD/h"),
         line("host", "the four together", cost.host_usd_h, "USD/h"),
         line("CPUs a sandbox", cpus, cost.cpus_per_sandbox, "CPU"),
-        line("memory a sandbox", f"{cost.memory_basis}, and {p['memory_overhead_gib']:g} GiB of overhead",
+        line("memory a sandbox", f"{memory_of}, and {p['memory_overhead_gib']:g} GiB of overhead",
              cost.memory_gib_per_sandbox, "GiB"),
         line("density by CPU", f"{threads} / {cost.cpus_per_sandbox:.4g}", cost.density_by_cpu, "sandboxes/host"),
         line("density by memory", f"{memory} / {cost.memory_gib_per_sandbox:.4g} GiB", cost.density_by_memory,

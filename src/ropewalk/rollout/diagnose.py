@@ -57,23 +57,46 @@ _FOR_GOOD = frozenset({"budget_sandbox_s", "snapshot_lost"})
 def findings_of(loaded: LoadedRun) -> tuple[Finding, ...]:
     """Findings about a run, worst first; one `healthy` note where there is nothing to find."""
     checks: tuple[Callable[[LoadedRun], Iterator[Finding]], ...] = (
-        _doubted, _controls, _no_advantage, _unscored, _failures, _refused, _causes, _held_out, _overfitted,
+        _open, _doubted, _controls, _no_advantage, _unscored, _failures, _refused, _causes, _held_out, _overfitted,
         _never_changed, _truncated, _difficulty, _slow_stage,
     )  # fmt: skip
     found = [finding for check in checks for finding in check(loaded)]
     order = list(Severity)
     found.sort(key=lambda finding: order.index(finding.severity))
     if not any(finding.severity is not Severity.NOTE for finding in found):
-        found.insert(
-            0,
-            Finding(
-                kind=FindingKind.HEALTHY,
-                severity=Severity.NOTE,
-                title="Nothing is wrong with this run's rewards.",
-                next_step="export it: `ropewalk export`.",
-            ),
-        )
+        found.insert(0, _verdict_on_all(loaded))
     return tuple(found)
+
+
+def _verdict_on_all(loaded: LoadedRun) -> Finding:
+    """Where no check found more than notes: fine, as far as anything was paid."""
+    scored = [r for r in loaded.players if _value(r) is not None]
+    if any(map(_passed, scored)):
+        title, next_step = "Nothing is wrong with this run's rewards.", "export it: `ropewalk export`."
+        return _finding(FindingKind.HEALTHY, Severity.NOTE, [], title, next_step)
+    if not scored:
+        played = " and ".join(name for name in CONTROLS if any(r.row.policy == name for r in loaded.episodes))
+        return _finding(
+            FindingKind.NOTHING_PAID, Severity.NOTE, [],
+            f"Only controls were played ({played}): their rewards say whether tasks work, and teach nothing.",
+            "play them with a policy that can learn: --policies search, or openai.",
+        )  # fmt: skip
+    return _finding(
+        FindingKind.NOTHING_PAID, Severity.NOTE, [r.row.id for r in scored],
+        f"Not one of {len(scored)} scored episodes was paid{_apart(loaded)}.",
+        f"see why: `ropewalk episode show {scored[0].row.id}`; raise run.steps or run.group, or choose easier tasks.",
+    )  # fmt: skip
+
+
+def _open(loaded: LoadedRun) -> Iterator[Finding]:
+    missing = [r.row.id for r in loaded.episodes if r.reward is None]
+    if loaded.row.state == "open":
+        yield _finding(
+            FindingKind.OPEN, Severity.WARNING, missing,
+            f"The run is not through: {len(missing)} of {len(loaded.episodes)} episodes have no reward yet.",
+            f"if nothing works on it now: `ropewalk run --resume {loaded.row.run}`.",
+            numbers={"missing": len(missing)},
+        )  # fmt: skip
 
 
 def _controls(loaded: LoadedRun) -> Iterator[Finding]:

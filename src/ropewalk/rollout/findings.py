@@ -36,6 +36,10 @@ class FindingKind(StrEnum):
     NOOP_PAID = "noop_paid"
     """Doing nothing is paid: task or grader is broken."""
     GROUP_REFUSED = "group_refused"
+    OPEN = "open"
+    """The run was broken off, or goes on."""
+    NOTHING_PAID = "nothing_paid"
+    """No policy that is no control was paid, for what no other finding explains."""
     HEALTHY = "healthy"
 
 

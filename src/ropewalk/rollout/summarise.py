@@ -191,7 +191,8 @@ def _usages(results: Sequence[LoadedEpisode], loaded: LoadedRun) -> dict[str, fl
     apart = _apart(loaded)
     for result in results:
         usage = result.record.usage if result.record else {}
-        if memory := usage.get("memory_bytes_unique") or usage.get("memory_bytes_peak"):
+        # What it holds alone is known of its end, when little runs: a host must have room for the peak.
+        if memory := usage.get("memory_bytes_peak") or usage.get("memory_bytes_unique"):
             held.append(memory)
         for each in [usage, *apart["play", result.row.id]]:
             # Records of before this was told apart: all that lived was measured.

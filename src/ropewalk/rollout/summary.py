@@ -39,7 +39,7 @@ class Row(Record):
     usage: dict[str, float]
     """`sandbox_s`, `forks`, `tokens_prompt`, `tokens_completion` summed, also over attempts that were made again;
     `cpu_s`, of sandboxes that lived `cpu_sandbox_s` (others' was not measured); the same of gradings as `grading_…`;
-    `memory_bytes_peak` and `memory_bytes_unique` the largest, `memory_bytes_mean` an episode's; `model_usd` by the
+    `memory_bytes_peak` and `memory_bytes_unique` the largest, `memory_bytes_mean` the mean of episodes' peaks; `model_usd` by the
     plan's prices."""
     advantage: bool
     """Whether the group's rewards differ, so that a group-relative trainer learns from it."""

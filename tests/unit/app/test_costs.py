@@ -64,5 +64,12 @@ def test_a_goal_is_no_list_price_and_counts_are_written_out() -> None:
     assert said == "; others list $0.025; goal $0.039"
 
 
+def test_memory_is_what_a_host_must_have_room_for() -> None:
+    used = {**summary().usage, "memory_bytes_mean": 24e6}
+    cost = cost_of_run(msgspec.structs.replace(summary(), usage=used), PricePlan())
+    line = next(line for line in cost_lines(cost) if line.label == "memory a sandbox")
+    assert line.derivation.startswith("mean of measured peaks") and line.value == "0.02235 GiB"
+
+
 def test_dollars() -> None:
     assert [usd(value) for value in (0, 0.0000123, 0.00171, 1.793)] == ["$0", "$0.000012", "$0.00171", "$1.79"]

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import msgspec
 import pytest
 
+from ropewalk.cli.run_view import state_line
 from ropewalk.core.outcomes import Termination
 from ropewalk.interface.episode import EpisodeRecord, Message, Step, ToolCall, ToolResult
 from ropewalk.rollout.atif import SCHEMA_VERSION, export_atif
@@ -95,7 +96,7 @@ async def test_summary(tmp_path: Path) -> None:
     assert row.advantage and row.steps_mean == 2 and row.causes == {"value_mismatch": 2, "all_matched": 2}
     assert summary.usage["tokens_prompt"] == 800 and summary.usage["forks"] == 0
     assert summary.usage["model_usd"] == pytest.approx((800 * 2 + 56 * 10) / 1e6)
-    assert summary.usage["memory_bytes_peak"] == 1000 and summary.usage["memory_bytes_mean"] == 500
+    assert summary.usage["memory_bytes_peak"] == 1000 and summary.usage["memory_bytes_mean"] == 1000, "the peak"
     assert summary.time_s["grading"] == pytest.approx(24 * 0.2)
     assert summary.time_s["signing"] > 0 and summary.time_s["prepare"] > 0
     assert {call.call for call in summary.catalogue} == {"keep"}
@@ -150,6 +151,41 @@ async def test_a_healthy_run(tmp_path: Path) -> None:
     findings = findings_of(durable.loaded(run))
     overfitted = {FindingKind.OVERFITTED: Severity.WARNING}  # the fake tests pass whatever the file holds
     assert {kind: s for kind, s in kinds(findings).items() if s is not Severity.NOTE} == overfitted
+
+
+async def test_a_run_of_controls_alone_is_not_called_fine(tmp_path: Path) -> None:
+    durable, _, run = await played(tmp_path, "mixed", tasks=1, group=1)
+    loaded = durable.loaded(run)
+    controls = tuple(result for result in loaded.episodes if result.row.policy == "noop")
+    first = findings_of(msgspec.structs.replace(loaded, episodes=controls))[0]
+    assert first.kind is FindingKind.NOTHING_PAID and "Only controls were played (noop)" in first.title
+    assert "export" not in first.next_step
+
+
+async def test_one_unpaid_episode_is_not_called_fine(tmp_path: Path) -> None:
+    durable, _, run = await played(tmp_path, "none", tasks=1, group=1)
+    loaded = durable.loaded(run)
+    results = tuple(msgspec.structs.replace(result, visible_passed=False) for result in loaded.episodes)
+    first = findings_of(msgspec.structs.replace(loaded, episodes=results))[0]
+    assert first.kind is FindingKind.NOTHING_PAID and "Not one of 1 scored episodes was paid" in first.title
+
+
+async def test_a_run_that_is_not_through_says_so_first(tmp_path: Path) -> None:
+    durable, _, run = await played(tmp_path, "mixed", tasks=1)
+    loaded = durable.loaded(run)
+    assert FindingKind.OPEN not in kinds(findings_of(loaded))
+    episodes = tuple(
+        msgspec.structs.replace(result, reward=None) if place < 3 else result
+        for place, result in enumerate(loaded.episodes)
+    )
+    broken_off = msgspec.structs.replace(
+        loaded, row=msgspec.structs.replace(loaded.row, state="open"), episodes=episodes
+    )
+    (finding,) = [each for each in findings_of(broken_off) if each.kind is FindingKind.OPEN]
+    assert "3 of 12 episodes have no reward yet" in finding.title and f"--resume {run}" in finding.next_step
+    line = state_line(summary_of(broken_off))
+    assert "open: 9 of 12 rewards are signed" in line and f"ropewalk run --resume {run}" in line
+    assert state_line(summary_of(loaded)) == f"Run      {run}  (complete)"
 
 
 async def test_a_flat_reward_is_explained(tmp_path: Path) -> None:
