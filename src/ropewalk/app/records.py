@@ -7,6 +7,7 @@ from ropewalk.interface.episode import EpisodeRecord
 from ropewalk.interface.task import Task
 from ropewalk.rollout.journal import RunJournal
 from ropewalk.rollout.rows import EpisodeRow
+from ropewalk.rollout.summary import distinct
 from ropewalk.store.contract import Blobs
 from ropewalk.store.records import read_record
 
@@ -26,6 +27,11 @@ def newest_run(journal: RunJournal) -> str:
 def episode_of(blobs: Blobs, row: EpisodeRow) -> EpisodeRecord | None:
     """The episode's record, None where it was not played yet."""
     return None if row.record is None else read_record(blobs, row.record, EpisodeRecord)
+
+
+def task_labels(journal: RunJournal, blobs: Blobs, run: str) -> dict[str, str]:
+    """Names of a run's tasks by id, each its own (`distinct`)."""
+    return distinct({row.task: read_record(blobs, row.blob, Task).name for row in journal.tasks(run)})
 
 
 def task_of(journal: RunJournal, blobs: Blobs, run: str, task: str) -> Task:

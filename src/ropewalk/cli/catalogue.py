@@ -22,6 +22,6 @@ def ls(run: str | None = None, *, json: bool = False, place: Place = HERE) -> in
     from ropewalk.app.reporting import summary_of
 
     with custody(place) as kept:
-        summary = summary_of(kept, named(run, "run") if run else newest_run(kept.journal))
+        summary = summary_of(kept, named(run, "run", kept.journal.beginning) if run else newest_run(kept.journal))
     print_json(list(summary.catalogue)) if json else print_catalogue(summary)
     return 0

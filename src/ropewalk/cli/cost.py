@@ -38,7 +38,7 @@ def cost(
     from ropewalk.rollout.summarise import summary_of
 
     with custody(place) as kept:
-        chosen = named(run, "run") if run else newest_run(kept.journal)
+        chosen = named(run, "run", kept.journal.beginning) if run else newest_run(kept.journal)
         loaded = loaded_run(kept, chosen)
     made = cost_of_run(summary_of(loaded), loaded.plan.price, file=prices, over=set or ())
     if json:

@@ -24,7 +24,7 @@ def diagnose(run: str | None = None, *, json: bool = False, place: Place = HERE)
     from ropewalk.rollout.summarise import summary_of
 
     with custody(place) as kept:
-        chosen = named(run, "run") if run else newest_run(kept.journal)
+        chosen = named(run, "run", kept.journal.beginning) if run else newest_run(kept.journal)
         loaded = loaded_run(kept, chosen)
     found, summary = findings_of(loaded), summary_of(loaded)
     if json:

@@ -31,17 +31,28 @@ def ls(run: str, *, unpaid: bool = False, json: bool = False, place: Place = HER
         unpaid: Only those whose reward is 0 or missing.
         json: Print JSON.
     """
+    from ropewalk.app.records import task_labels
+
     with custody(place) as kept:
-        run = named(run, "run")
+        run = named(run, "run", kept.journal.beginning)
         kept.journal.run(run)
         rows = [row for row in kept.journal.episodes(run) if not (unpaid and (row.value or 0) > 0)]
+        names = {} if json else task_labels(kept.journal, kept.blobs, run)
     if json:
         print_json(rows)
         return 0
     print_table(
         ("episode", "policy", ">#", "state", ">reward", "cause", "task"),
         (
-            (r.id, r.policy, r.position, r.state, "" if r.value is None else f"{r.value:g}", r.cause, r.task)
+            (
+                r.id,
+                r.policy,
+                r.position,
+                r.state,
+                "" if r.value is None else f"{r.value:g}",
+                r.cause,
+                names.get(r.task, r.task),
+            )
             for r in rows
         ),
         empty="No such episode.",
@@ -63,7 +74,7 @@ def show(episode: str, *, full: bool = False, json: bool = False, place: Place =
     from ropewalk.app.episodes import load_episode, outcome_of
 
     with custody(place) as kept:
-        record, task = load_episode(kept, named(episode, "episode"))
+        record, task = load_episode(kept, named(episode, "episode", kept.journal.beginning))
         outcome = outcome_of(kept, record.id)
     if json:
         named_task = {"id": task.id, "name": task.name, "prompt": task.prompt}
@@ -89,7 +100,7 @@ def diff(episode: str, *, step: int | None = None, json: bool = False, place: Pl
     from ropewalk.app.episodes import check_step, diff_lines, files_after, load_episode
 
     with custody(place) as kept:
-        record, task = load_episode(kept, named(episode, "episode"))
+        record, task = load_episode(kept, named(episode, "episode", kept.journal.beginning))
         chosen = check_step(record, step)
         lines = diff_lines(kept, record, task, chosen)
     if json:
@@ -127,7 +138,7 @@ async def replay(episode: str, *, json: bool = False, place: Place = HERE) -> in
                 say(f"    {line}", style="dim")
 
     async with opened(place) as rw:
-        record, task = load_episode(rw.custody, named(episode, "episode"))
+        record, task = load_episode(rw.custody, named(episode, "episode", rw.custody.journal.beginning))
         async with state_at(await rw.world(), rw.sandboxes, rw.custody, record, task, step=0) as (sandbox, how):
             if not json:
                 say(f"{record.id}: {len(record.steps)} steps; first state: {how}", style="dim")
@@ -168,7 +179,7 @@ async def attach(
 
     with Board(quiet=True):
         async with opened(place) as rw:
-            record, task = load_episode(rw.custody, named(episode, "episode"))
+            record, task = load_episode(rw.custody, named(episode, "episode", rw.custody.journal.beginning))
             chosen = check_step(record, step)
             world = await rw.world()
             async with state_at(world, rw.sandboxes, rw.custody, record, task, step=chosen) as (sandbox, how):

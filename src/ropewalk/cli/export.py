@@ -44,13 +44,11 @@ def export(
     from ropewalk.app.records import newest_run
 
     with custody(place) as kept:
-        chosen = named(run, "run") if run else newest_run(kept.journal)
+        chosen = named(run, "run", kept.journal.beginning) if run else newest_run(kept.journal)
         row = kept.journal.run(chosen)
         if row.state == "open":
-            print(
-                f"note: {chosen} is open: what has no signed reward yet is not in it. Next: ropewalk run --resume {chosen}",
-                file=sys.stderr,
-            )
+            print(f"note: {chosen} is open: what has no signed reward yet is not in it.", file=sys.stderr)
+            print(f" next: ropewalk run --resume {chosen}", file=sys.stderr)
         if out is None:
             _write_lines(line for _, line in exported(kept, chosen, format))
             return 0

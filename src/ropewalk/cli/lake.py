@@ -133,10 +133,18 @@ def ls(*, json: bool = False, place: Place = HERE) -> int:
         print_json([{"id": record.id, "record": record} for record in records])
         return 0
     print_table(
-        ("raw file", "name", ">bytes", "licence", "source", "attested by"),
+        ("raw file", "name", ">bytes", "licence", "from", "entered", "attested by"),
         (
-            (r.id, r.name, r.bytes, r.licence.expression, r.source, r.attestation.who)
-            for r in sorted(records, key=lambda each: each.name)
+            (
+                r.id,
+                r.name,
+                r.bytes,
+                r.licence.expression,
+                r.source.partition(":")[0],
+                utc(r.retrieved_s),
+                r.attestation.who,
+            )
+            for r in sorted(records, key=lambda each: (each.name, each.retrieved_s))
         ),
         empty="The raw zone is empty. Next: ropewalk lake ingest SOURCE",
     )

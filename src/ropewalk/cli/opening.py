@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import re
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ropewalk.cli.apps import Place
 from ropewalk.core.errors import CallerError
@@ -15,6 +16,11 @@ if TYPE_CHECKING:
     from ropewalk.app.ropewalk import Ropewalk
 
 
+PREFIX_MIN = 4
+"""Characters behind the colon, from which on the beginning of an id may stand for it."""
+_OF_CONTENT = frozenset({"snapshot", "task", "raw", "commit"})
+"""Kinds whose ids are digests of what they are; others' tell when they were made."""
+_HEX_SAMPLE, _ULID_SAMPLE = "0123…", "01JDY…"
 _LISTED_BY = {
     "run": "ropewalk run ls",
     "reward": "ropewalk reward ls",
@@ -23,6 +29,13 @@ _LISTED_BY = {
     "snapshot": "ropewalk snapshot ls",
 }
 """Where people find the ids."""
+
+
+class HasId(Protocol):
+    """What people name by an id."""
+
+    @property
+    def id(self) -> str: ...
 
 
 @asynccontextmanager
@@ -41,17 +54,38 @@ def custody(place: Place, *, passphrase: str = "") -> AbstractContextManager[Cus
     return Custody.open(place.profile, state=place.state, passphrase=passphrase)
 
 
-def named(identifier: str, kind: str) -> str:
-    """An id as people type it: with its kind in front or without.
+def named(identifier: str, kind: str, among: Callable[[str], Sequence[str]] | None = None) -> str:
+    """An id as people type it: with its kind in front or without; with `among`, also its beginning alone.
+
+    Args:
+        identifier: what was typed.
+        kind: what it must be of.
+        among: the known ids that begin so.
 
     Raises:
-        CallerError: it is none, or the id of something else.
+        CallerError: it is none, or the id of something else, or may be several.
     """
     identifier = identifier.strip()
+    text = identifier if ":" in identifier else f"{kind}:{identifier}"
     try:
-        return check_id(identifier if ":" in identifier else f"{kind}:{identifier}", kind)
+        return check_id(text, kind)
     except CallerError:
+        found = among(text) if among and re.fullmatch(f"{kind}:[0-9A-Za-z]{{{PREFIX_MIN},}}", text) else ()
+        if len(found) == 1:
+            return found[0]
         listed = f"; `{_LISTED_BY[kind]}` lists them" if kind in _LISTED_BY else ""
+        if found:
+            raise CallerError(
+                f"Several ids begin with {identifier[:80]!r}: {', '.join(found[:3])}.",
+                next_step=f"give more of it{listed}.",
+            ) from None
+        article = "an" if kind[0] in "aeiou" else "a"
         raise CallerError(
-            f"{identifier[:80]!r} is not the id of a {kind}.", next_step=f"give one like {kind}:01JDY…{listed}."
+            f"{identifier[:80]!r} is not the id of {article} {kind}.",
+            next_step=f"give one like {kind}:{_HEX_SAMPLE if kind in _OF_CONTENT else _ULID_SAMPLE}{listed}.",
         ) from None
+
+
+def beginning(records: Iterable[HasId], text: str) -> list[str]:
+    """The ids among these that begin so."""
+    return [record.id for record in records if record.id.startswith(text)]

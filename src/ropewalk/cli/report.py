@@ -51,7 +51,7 @@ def report(
 
     anchors = anchors_from(anchor) if anchor else None
     with custody(place) as kept:
-        chosen = named(run, "run") if run else newest_run(kept.journal)
+        chosen = named(run, "run", kept.journal.beginning) if run else newest_run(kept.journal)
         loaded = loaded_run(kept, chosen)
         path = write_report(kept, loaded, html, anchors=anchors, price_file=prices, prices=tuple(set or ()))
     summary = summary_of(loaded)

@@ -21,17 +21,28 @@ def ls(run: str | None = None, *, json: bool = False, place: Place = HERE) -> in
     """
     from ropewalk.app.records import newest_run
     from ropewalk.app.reporting import loaded_run
+    from ropewalk.rollout.summary import distinct
 
     with custody(place) as kept:
-        chosen = named(run, "run") if run else newest_run(kept.journal)
-        rewards = [result.reward for result in loaded_run(kept, chosen).episodes if result.reward]
+        chosen = named(run, "run", kept.journal.beginning) if run else newest_run(kept.journal)
+        loaded = loaded_run(kept, chosen)
+    rewards = [result.reward for result in loaded.episodes if result.reward]
     if json:
         print_json(rewards)
         return 0
+    names = distinct({id: task.name for id, task in loaded.tasks.items()})
     print_table(
-        ("reward", ">value", "cause", "policy", "termination", "episode"),
+        ("reward", ">value", "cause", "policy", "termination", "episode", "task"),
         (
-            (r.id, "unscored" if r.value is None else f"{r.value:g}", r.cause, r.policy, r.termination, r.episode)
+            (
+                r.id,
+                "unscored" if r.value is None else f"{r.value:g}",
+                r.cause,
+                r.policy,
+                r.termination,
+                r.episode,
+                names[r.task],
+            )
             for r in rewards
         ),
         empty=f"{chosen} has no signed reward yet. Next: ropewalk run --resume {chosen}",
@@ -53,7 +64,7 @@ def receipt(reward: str, *, out: Path | None = None, json: bool = False, place: 
     from ropewalk.machinery.files import write_out
 
     with custody(place) as kept:
-        data = kept.receipt(named(reward, "reward"))
+        data = kept.receipt(named(reward, "reward", kept.journal.beginning))
     if out is None:
         print(data.decode())
     else:

@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -14,7 +15,7 @@ from cyclopts import Parameter
 
 from ropewalk.cli.apps import HERE, Place, command, noun
 from ropewalk.cli.exit_codes import EXIT_TIMEOUT
-from ropewalk.cli.opening import named, opened
+from ropewalk.cli.opening import beginning, named, opened
 from ropewalk.cli.output import print_json, print_table, say
 from ropewalk.core import limits
 from ropewalk.core.errors import CallerError
@@ -223,7 +224,7 @@ async def fork(
         raise CallerError(f"One id for {count} sandboxes.", next_step="leave out --id or --count.")
     chosen = named(id, "sandbox") if id else None
     async with opened(place) as rw:
-        saved = rw.sandboxes.snapshot(named(snapshot, "snapshot"))
+        saved = rw.sandboxes.snapshot(named(snapshot, "snapshot", partial(beginning, rw.sandboxes.snapshots())))
         made: list[SandboxRecord] = []
         try:
             while len(made) < count:
@@ -316,7 +317,8 @@ async def _reached(place: Place, sandbox: str) -> AsyncIterator[Sandbox]:
 
 @asynccontextmanager
 async def _found(rw: Ropewalk, sandbox: str) -> AsyncIterator[Sandbox]:
-    reached = await rw.sandboxes.open(named(sandbox, "sandbox"))
+    id = named(sandbox, "sandbox", partial(beginning, await rw.sandboxes.records()))
+    reached = await rw.sandboxes.open(id)
     try:
         yield reached
     finally:

@@ -59,7 +59,7 @@ def verify(
     if run and Path(run).is_file():
         return _verify_receipt(Path(run), kept.trust_root, json=json)
     with custody(place) as held:
-        found = held.verify_run(named(run, "run"), kept) if run else held.verify(None, kept)
+        found = held.verify_run(named(run, "run", held.journal.beginning), kept) if run else held.verify(None, kept)
     print_json(found.plain()) if json else print_verification(found)
     return exit_code(found)
 

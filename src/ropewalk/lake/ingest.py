@@ -125,8 +125,9 @@ class Entrance:
         said = self._survey(data, path.name)
         distribution = next((one.name for one in said if one.name), "")
         version = next((one.version for one in said if one.version), "")
-        # Of a directory only its own name is known outside: the path to it may name a person.
-        name = f"{_safe(distribution or path.name)}.tar" if source.directory else _safe(path.name)
+        # Of a directory only what it calls itself is known outside: the path to it may name a person.
+        own = f"{distribution}-{version}" if distribution and version else distribution or path.name
+        name = f"{_safe(own)}.tar" if source.directory else _safe(path.name)
         self._add(
             data, said, name=name, source=f"{'directory' if source.directory else 'archive'}:{name}",
             path=f"local/{name}", distribution=distribution, version=version,

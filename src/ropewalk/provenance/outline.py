@@ -104,21 +104,28 @@ class Outline:
         return edge.root()
 
     def ancestors(self, digests: Iterable[str]) -> list[int]:
-        """The entries that led to these things, those that made them included, in log order; perhaps some more."""
+        """The entries that led to these things, those that made them included, in log order; perhaps some more.
+
+        What was stated again of an input after its last use here led to nothing here, and is left out.
+        """
         needed = {_short(digest) for digest in digests if _SHA256.fullmatch(digest)}
+        made: set[int] = set()
         found: set[int] = set()
         known = -1
         # Makers stand before users, so one pass backwards finds them all; where some do not, another one does.
         while len(needed) != known:
             known = len(needed)
+            sought = needed - made
             end = len(self._links)
             for index in range(len(self) - 1, -1, -1):
                 start = self._inputs_end[index - 1] if index else 0
                 middle = self._subjects_end[index]
-                if index not in found and not needed.isdisjoint(self._links[start:middle]):
+                if index not in found and not sought.isdisjoint(self._links[start:middle]):
                     found.add(index)
-                    needed.update(self._links[middle:end])
+                    made.update(self._links[start:middle])
+                    sought.update(self._links[middle:end])
                 end = start
+            needed |= sought
         return sorted(found)
 
 

@@ -134,6 +134,16 @@ class RunJournalReads:
         """
         return self._one(EpisodeRow, EPISODES, "id", id)
 
+    def beginning(self, text: str) -> list[str]:
+        """Up to three ids that begin so: of runs, episodes or rewards, as the part before the colon says."""
+        columns = {"run": RUNS.c.run, "episode": EPISODES.c.id, "reward": EPISODES.c.reward_id}
+        column = columns.get(text.partition(":")[0])
+        if column is None:
+            return []
+        query = select(column).where(column.startswith(text, autoescape=True)).order_by(column).limit(3)
+        with self._database.read() as connection:
+            return list(connection.execute(query).scalars())
+
     def marks(self, run: str) -> dict[str, str]:
         """The run's marks (`ropewalk.rollout.marks`) by subject: the run, `task_subject`, an episode."""
         with self._database.read() as connection:

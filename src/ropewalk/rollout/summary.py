@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
+
 from ropewalk.core.outcomes import Termination
 from ropewalk.core.records import Record
+
+
+def distinct(names: Mapping[str, str]) -> dict[str, str]:
+    """Names by id; where several ids have one name, with the beginning of the id: `x (1f0c2a9b)`."""
+    often = Counter(names.values())
+    return {id: name if often[name] == 1 else f"{name} ({id.partition(':')[2][:8]})" for id, name in names.items()}
 
 
 class Interval(Record):
@@ -39,8 +48,8 @@ class Row(Record):
     usage: dict[str, float]
     """`sandbox_s`, `forks`, `tokens_prompt`, `tokens_completion` summed, also over attempts that were made again;
     `cpu_s`, of sandboxes that lived `cpu_sandbox_s` (others' was not measured); the same of gradings as `grading_…`;
-    `memory_bytes_peak` and `memory_bytes_unique` the largest, `memory_bytes_mean` the mean of episodes' peaks; `model_usd` by the
-    plan's prices."""
+    `memory_bytes_peak` and `memory_bytes_unique` the largest, `memory_bytes_mean` the mean of episodes' peaks;
+    `model_usd` by the plan's prices."""
     advantage: bool
     """Whether the group's rewards differ, so that a group-relative trainer learns from it."""
     complete: bool

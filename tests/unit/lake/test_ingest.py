@@ -307,7 +307,11 @@ def project(root: Path) -> Path:
 def test_a_directory_enters_as_a_canonical_tar(lake: Lake, terms: Terms, tmp_path: Path) -> None:
     first = lake.ingest(project(tmp_path / "alice-secret"), tenant="acme", terms=terms)
     (record,) = first.records
-    assert (record.name, record.source, record.path) == ("toy.tar", "directory:toy.tar", "local/toy.tar")
+    assert (record.name, record.source, record.path) == (
+        "toy-0.1.tar",
+        "directory:toy-0.1.tar",
+        "local/toy-0.1.tar",
+    )
     assert (record.distribution, record.version, record.licence.found_in) == ("toy", "0.1", "source/pyproject.toml")
     assert "alice" not in repr(first.steps)
     assert first.skipped == (".git", ".venv", "__pycache__", "src/toy/__pycache__", "src/toy/a.pyc")
@@ -327,7 +331,13 @@ def test_a_directory_enters_as_a_canonical_tar(lake: Lake, terms: Terms, tmp_pat
     changed = lake.ingest(tmp_path / "copy", tenant="acme", terms=terms)
     assert changed.committed and changed.commit.parents == (first.commit.digest,)
     (change,) = lake.diff(first.commit.id, changed.commit.id, tenant="acme")
-    assert (change.path, change.before, change.after) == ("local/toy.tar", record.sha256, changed.records[0].sha256)
+    assert (change.path, change.before) == ("local/toy-0.1.tar", record.sha256)
+    assert change.after == changed.records[0].sha256
+    # Another version stands beside it, under a name of its own.
+    (tmp_path / "copy" / "pyproject.toml").write_text('[project]\nname = "Toy"\nversion = "0.2"\nlicense = "MIT"\n')
+    second = lake.ingest(tmp_path / "copy", tenant="acme", terms=terms)
+    assert {record.source for record in second.records} == {"directory:toy-0.2.tar"}
+    assert set(second.commit.entries) == {"local/toy-0.1.tar", "local/toy-0.2.tar"}
     assert [commit.id for commit in lake.log(tenant="acme")] == [changed.commit.id, first.commit.id]
 
 

@@ -142,6 +142,18 @@ def test_ancestors_are_all_found_whatever_their_order(world: World) -> None:
     assert outline.root(len(outline)) == world.log.checkpoint().root
 
 
+def test_what_is_stated_again_after_its_last_use_is_of_no_older_run(world: World) -> None:
+    world.fill(episodes=1)
+    before = world.verify("reward:0")
+    world.recorder.record(
+        (draft(Activity.INGEST, "raw:rope-1.0.tar.gz", licence="BSD-3-Clause"), draft(Activity.SNAPSHOT, "snapshot:1",
+         "task:1", again=True), *graded(1))
+    )  # fmt: skip
+    after = world.anchor().verify("reward:0")
+    assert (after.status, after.statements) == (before.status, before.statements), "other runs made no more of it"
+    assert world.verify("reward:1").statements == before.statements + 1, "and theirs stands on what they used"
+
+
 def test_memory_grows_with_the_run_and_not_with_the_log(tmp_path: Path) -> None:
     """One run of 24 episodes, in a log of 300 and in one six times as long."""
     peaks = []
