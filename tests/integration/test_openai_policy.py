@@ -8,6 +8,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -21,7 +22,8 @@ from ropewalk.rollout.episodes.context import AgentContext
 from ropewalk.rollout.plan import OpenAISettings, PolicyName, RunPlan
 from ropewalk.rollout.policies.contract import PolicyFailedError
 from ropewalk.rollout.policies.model.client import DEAD_AFTER, ChatClient
-from ropewalk.rollout.policies.model.policy import OpenAIPolicy
+from ropewalk.rollout.policies.model.policy import OpenAIPolicy, first_words
+from ropewalk.tasks.prompts import mutant_prompt
 from tests.unit.rollout.test_contexts import play
 from tests.unit.rollout.worlds import FIXED
 
@@ -156,6 +158,19 @@ async def test_a_model_mends_a_file(tmp_path: Path) -> None:
     assert second["messages"][-1]["role"] == "tool" and "return x + 2" in second["messages"][-1]["content"]
     assert [m["tool_call_id"] for m in third["messages"][-2:]] == ["call_0", "call_1"]
     assert all("authorization: bearer " + KEY in head.lower() for head in server.heads)
+
+
+def test_a_model_is_told_once_what_fails_and_how_to_run_it() -> None:
+    command, killers = ("python3", "-m", "pytest", "-q"), ("tests/test_a.py::test_x", "tests/test_a.py::test_y")
+    built = mutant_prompt(distribution="toy", version="1.0", killers=killers, command=command)
+    for prompt in (built, "Mend double()."):
+        task: Any = SimpleNamespace(
+            prompt=prompt, test_command=command, visible_killers=killers, workdir="/work", editable=("src/*.py",)
+        )
+        said = first_words(task)
+        assert said.count(killers[1]) == (1 if prompt == built else 2) and said.count(" ".join(command)) == 1
+        assert said.startswith(prompt.rstrip()) and "/work" in said and "src/*.py" in said
+        assert ("must pass:" in said) == (prompt != built)
 
 
 async def test_the_key_is_in_no_record_and_no_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

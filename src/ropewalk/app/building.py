@@ -210,6 +210,8 @@ async def build_tasks(
     for data_class in sorted({release.data_class for releases in steps for release in releases}):
         check_allowed(data_class, Use.DRIVER, f"sandbox:{machines.driver_name}")
     image = await machines.image()
+    if plan.requirements and tell:
+        tell(BuildEvent(source="requirements", stage="resolving", detail=", ".join(plan.requirements)))
     wheels = await anyio.to_thread.run_sync(_wheels, custody, machines, plan, image.layers, wheelhouse)
     shop = Workshop(
         sandboxes=machines.sandboxes,

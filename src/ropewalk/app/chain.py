@@ -92,7 +92,7 @@ def _tree(nodes: dict[str, TraceNode], sha256: str, seen: set[str], lead: str, b
     repeated = sha256 in seen and bool(node.inputs)
     note = "  (see above)" if repeated else ""
     if branch and node.kind == "commit":
-        note = f"  (a lake of {len(node.inputs)} files)"
+        note = f"  (a lake of {len(node.inputs)} file{'' if len(node.inputs) == 1 else 's'})"
     yield _cut(f"{lead}{branch}{_line(node)}{note}")
     if repeated or (branch and node.kind in _FOLDED):
         return

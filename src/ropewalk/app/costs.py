@@ -98,5 +98,7 @@ def _figure(value: float) -> str:
 
 
 def usd(value: float) -> str:
-    """Dollars with three significant digits."""
+    """Dollars with three significant digits, without powers of ten; what rounds to nothing is not called nothing."""
+    if 0 < value < 0.000001:
+        return "under $0.000001"
     return f"${value:.3g}" if value >= 0.001 or value == 0 else f"${value:.6f}"

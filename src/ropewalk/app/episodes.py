@@ -49,7 +49,7 @@ class StepAgain(Record):
     """Where an output is another: recorded and now, as a unified diff."""
 
 
-class Outcome(Record):
+class EpisodeOutcome(Record):
     """What an episode was paid and why, for the operator: counts of held-out tests, never their names."""
 
     state: str
@@ -62,7 +62,7 @@ class Outcome(Record):
     held_out_failed: int = 0
 
 
-def outcome_of(custody: Custody, episode: str) -> Outcome:
+def outcome_of(custody: Custody, episode: str) -> EpisodeOutcome:
     """What came of an episode, as far as it is.
 
     Raises:
@@ -74,7 +74,7 @@ def outcome_of(custody: Custody, episode: str) -> Outcome:
     outcomes = verdict.outcomes if verdict else {}
     signed = (each for each in custody.signed.of_run(row.run) if each.subjects[0].sha256 == row.reward)
     statement = next(signed, None)
-    return Outcome(
+    return EpisodeOutcome(
         state=row.state,
         reward=signed_reward(row, statement) if statement else None,
         detail=verdict.detail if verdict else "",

@@ -36,7 +36,8 @@ class _Stage:
     @property
     def count(self) -> str:
         number = f"{self.done}/{self.total}" if self.total else str(self.done) if self.done else ""
-        return f"{number} {self.unit}" if number and self.unit else number
+        unit = self.unit.removesuffix("s") if (self.total or self.done) == 1 else self.unit
+        return f"{number} {unit}" if number and unit else number
 
 
 class Board:

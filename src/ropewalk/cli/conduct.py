@@ -11,7 +11,7 @@ import anyio.to_thread
 
 from ropewalk.cli.apps import on_interrupt
 from ropewalk.cli.board import Board
-from ropewalk.cli.output import say
+from ropewalk.cli.output import counted, say
 from ropewalk.cli.run_view import (
     RunWatch,
     print_catalogue,
@@ -57,7 +57,7 @@ async def prepare_tasks(
                 tasks = await rw.tasks_of(plan, wheelhouse=wheelhouse, on_ingest=watch.ingested, on_build=watch.observe)
         except* RopewalkError as errors:
             raise next(leaves(errors)) from None
-        board.end(f"{len(tasks)} tasks")
+        board.end(counted(len(tasks), "task"))
     if not quiet:
         watch.print_attested()
         watch.print_left_out()

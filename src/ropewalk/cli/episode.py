@@ -13,7 +13,7 @@ from ropewalk.cli.opening import custody, named, opened
 from ropewalk.cli.output import counted, print_json, print_table, say
 
 if TYPE_CHECKING:
-    from ropewalk.app.episodes import Outcome
+    from ropewalk.app.episodes import EpisodeOutcome
     from ropewalk.interface.episode import EpisodeRecord, Step
     from ropewalk.interface.task import Task
 
@@ -204,7 +204,7 @@ def _welcome(record: EpisodeRecord, task: Task, step: int, how: str) -> None:
     )
 
 
-def _head(record: EpisodeRecord, task: Task, outcome: Outcome) -> None:
+def _head(record: EpisodeRecord, task: Task, outcome: EpisodeOutcome) -> None:
     say(record.id, style="bold")
     say(f"task    {task.name}  ({task.id})")
     say(f"policy  {record.policy}, number {record.index} of its group, seed {record.seed}")
@@ -217,7 +217,7 @@ def _head(record: EpisodeRecord, task: Task, outcome: Outcome) -> None:
         say(f"  {line}", style="dim")
 
 
-def outcome_lines(outcome: Outcome) -> list[str]:
+def outcome_lines(outcome: EpisodeOutcome) -> list[str]:
     """What it was paid, and why; of held-out tests their number alone."""
     reward = outcome.reward
     if reward is None:

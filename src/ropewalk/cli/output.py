@@ -18,6 +18,10 @@ PLAIN_WIDTH = 160
 """Of a table that is not printed on a terminal: a script's `grep` should find whole ids."""
 
 
+TASK_WIDTH = 40
+"""Of the column that names tasks, on a terminal."""
+
+
 def console(*, error: bool = False) -> Console:
     """A console on standard output or error; without markup, so that no text can style itself."""
     stream = sys.stderr if error else sys.stdout
@@ -46,16 +50,23 @@ def print_json(value: Any) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
-    """A table; columns whose name begins with `>` are right-aligned. `empty` is said where there is no row."""
+    """A table; columns whose name begins with `>` are right-aligned. `empty` is said where there is no row.
+
+    A column without any content is left out. On a terminal long names of tasks are folded; a script finds them whole.
+    """
     made = [[safe("" if cell is None else cell) for cell in row] for row in rows]
     if not made:
         print(empty)
         return
+    shown = [place for place in range(len(columns)) if any(row[place] for row in made)]
+    columns, made = [columns[place] for place in shown], [[row[place] for place in shown] for row in made]
+    folds = console().is_terminal
     table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
     for column in columns:
         table.add_column(
-            column.removeprefix(">"), justify="right" if column.startswith(">") else "left", overflow="fold"
-        )
+            column.removeprefix(">"), justify="right" if column.startswith(">") else "left", overflow="fold",
+            max_width=TASK_WIDTH if folds and column == "task" else None,
+        )  # fmt: skip
     for row in made:
         table.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in row))
     console().print(table)

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ropewalk.cli.board import Board
-from ropewalk.cli.output import print_table, say
+from ropewalk.cli.output import counted, print_table, say
 from ropewalk.core.limits import MIB
 from ropewalk.rollout import events
 from ropewalk.rollout.findings import Finding
-from ropewalk.rollout.summary import Interval, RunSummary
+from ropewalk.rollout.summary import Interval, RunSummary, distinct
 
 if TYPE_CHECKING:
     from ropewalk.orchestration.cost import Cost
@@ -36,10 +36,10 @@ class RunWatch:
             case events.RunStarted():
                 self._started(event)
             case events.TaskPrepared():
-                self._names[event.task] = event.name
-                self._board.note(f"ready to fork: {event.name} ({event.duration_s:.1f} s)")
+                self._names.setdefault(event.task, event.name)
+                self._board.note(f"ready to fork: {self._names[event.task]} ({event.duration_s:.1f} s)")
             case events.TaskRefused():
-                self._names[event.task] = event.name
+                self._names.setdefault(event.task, event.name)
                 self._board.note(f"refused: {event.name}: {event.cause} {event.detail}")
             case events.EpisodeStarted():
                 self._episodes[event.episode] = (event.task, event.policy, event.index)
@@ -58,9 +58,10 @@ class RunWatch:
                 pass
 
     def _started(self, event: events.RunStarted) -> None:
+        self._names.update(event.names)
         policies = ", ".join(event.policies)
         resumed = f", {event.episodes_sealed} from before" if event.episodes_sealed else ""
-        self._board.begin(f"Run {event.tasks} tasks × {policies}{resumed}", total=event.episodes_total)
+        self._board.begin(f"Run {counted(event.tasks, 'task')} × {policies}{resumed}", total=event.episodes_total)
         self._board.advance(by=event.episodes_sealed)
         self._running = True
 
@@ -83,11 +84,12 @@ class RunWatch:
 
 def print_summary(summary: RunSummary) -> None:
     """The run as a table: one line per task and policy, then one per policy."""
+    names = distinct({row.task: row.task_name for row in summary.rows})
     print_table(
         ("task", "policy", ">passed", "95%", ">steps", "ended", ">sandbox s", ">CPU s", "note"),
         (
             (
-                row.task_name,
+                names[row.task],
                 row.policy,
                 f"{row.passes.passed}/{row.passes.n}",
                 span(row.passes),
@@ -142,16 +144,19 @@ def beside(cost: Cost) -> str:
     """List prices of others and the goal, each said to be what it is."""
     from ropewalk.app.costs import GOAL, usd
 
-    listed = " and ".join(usd(anchor.usd_sandbox_h) for anchor in cost.anchors if anchor.name != GOAL)
+    listed = " and ".join(
+        f"{anchor.name} lists {usd(anchor.usd_sandbox_h)}" for anchor in cost.anchors if anchor.name != GOAL
+    )
     goals = [usd(anchor.usd_sandbox_h) for anchor in cost.anchors if anchor.name == GOAL]
-    return (f"; others list {listed}" if listed else "") + (f"; goal {goals[0]}" if goals else "")
+    return (f"; {listed}" if listed else "") + (f"; goal {goals[0]}" if goals else "")
 
 
 def print_catalogue(summary: RunSummary) -> None:
     """What to do with each task."""
+    names = distinct({call.task: call.task_name for call in summary.catalogue})
     print_table(
         ("task", "call", "why"),
-        ((call.task_name, call.call, call.reason) for call in summary.catalogue),
+        ((names[call.task], call.call, call.reason) for call in summary.catalogue),
         empty="The catalogue has no task yet.",
     )
 

@@ -187,6 +187,10 @@ class BuildWatch:
 
     def observe(self, event: BuildEvent) -> None:
         """Something happened in the build."""
+        if event.stage == "resolving":
+            self._board.begin("Resolve requirements")
+            self._board.note(event.detail)
+            return
         if not self._building:
             self._building = True
             self._board.begin("Build tasks", total=event.total, unit="sources")

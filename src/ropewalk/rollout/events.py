@@ -21,6 +21,8 @@ class RunStarted(Event):
     policies: tuple[str, ...]
     episodes_total: int
     episodes_sealed: int = 0
+    names: dict[str, str] = {}
+    """Of the tasks, by id, each its own."""
 
 
 class TaskPrepared(Event):

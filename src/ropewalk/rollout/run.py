@@ -38,6 +38,7 @@ from ropewalk.rollout.ports import RunWorld
 from ropewalk.rollout.rows import EpisodeRow, EpisodeState, FailureRow, RunRow, TaskRow, UsageRow
 from ropewalk.rollout.sealing import Sealer
 from ropewalk.rollout.statements import snapshot_draft
+from ropewalk.rollout.summary import distinct
 from ropewalk.rollout.threads import in_thread
 from ropewalk.sandbox.contract import SnapshotRecord
 from ropewalk.store.records import read_record
@@ -364,6 +365,7 @@ class RunLoop:
                 policies=tuple(self._plan.run.policies),
                 episodes_total=len(rows),
                 episodes_sealed=sum(row.state is EpisodeState.SEALED for row in rows),
+                names=distinct({id: task.name for id, task in self._tasks.items()}),
             )
         )
 

@@ -210,8 +210,8 @@ class BuildEvent(Record):
     source: str
     """Name of the pair or release."""
     stage: str
-    """`started`, `baseline`, `killers`, `units`, `task`, `rejected`, `left_out`, `finished`, `resumed`; `fewer` of the
-    whole build."""
+    """`resolving` (requirements, before all else); `started`, `baseline`, `killers`, `units`, `task`, `rejected`,
+    `left_out`, `finished`, `resumed`; `fewer` of the whole build."""
     detail: str = ""
     done: int = 0
     """Sources finished so far, of `total`."""

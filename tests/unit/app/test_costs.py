@@ -61,7 +61,7 @@ def test_a_goal_is_no_list_price_and_counts_are_written_out() -> None:
     assert "beside the goal" in lines and "beside northflank's list price" in lines
     assert not any("e+" in line.value or "e-" in line.value for line in lines.values())
     said = beside(cost)
-    assert said == "; others list $0.025; goal $0.039"
+    assert said == "; northflank lists $0.025; goal $0.039"
 
 
 def test_memory_is_what_a_host_must_have_room_for() -> None:
@@ -73,3 +73,4 @@ def test_memory_is_what_a_host_must_have_room_for() -> None:
 
 def test_dollars() -> None:
     assert [usd(value) for value in (0, 0.0000123, 0.00171, 1.793)] == ["$0", "$0.000012", "$0.00171", "$1.79"]
+    assert usd(2e-7) == "under $0.000001"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ropewalk.app.report import render_report
 from ropewalk.app.report.charts import Bar, Whisker, number, stacked, whiskers
-from ropewalk.app.report.markup import anchor, tag, text
+from ropewalk.app.report.markup import anchor, coded, tag, text
 from tests.unit.app.samples import HOSTILE, POLICIES, report
 
 VOID = {"meta", "br", "hr"}
@@ -96,6 +96,15 @@ def test_text_and_attributes_round_trip(value: str) -> None:
     if shown == value and "\r" not in value:
         assert reader.text == value
         assert reader.attributes[0][1] == value
+
+
+def test_commands_in_a_text_are_set_as_code() -> None:
+    assert coded("see `ropewalk export`.") == "see <code>ropewalk export</code>."
+    assert coded("`<b>` it") == "<code>&lt;b&gt;</code> it"
+    assert coded("an odd ` stays") == "an odd ` stays"
+    shown = render_report(report())
+    assert "`" not in shown and "<code>ropewalk trace REWARD</code>" in shown
+    assert "the goal, a price" in shown
 
 
 def test_long_text_says_that_it_is_cut() -> None:

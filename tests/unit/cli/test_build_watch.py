@@ -39,6 +39,16 @@ def test_the_table_is_followed_by_why_a_source_gave_nothing(capsys: pytest.Captu
     assert "survives 1: no test notices the mistakes that were tried, e.g. p 1 x in f: 4 tests pass" in said
 
 
+def test_resolving_requirements_is_a_stage_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    with Board() as board:
+        watch = BuildWatch(board)
+        watch.observe(BuildEvent(source="requirements", stage="resolving", detail="attrs==25.3.0"))
+        watch.observe(BuildEvent(source="toy 1.0", stage="started", total=3))
+    said = capsys.readouterr().err
+    assert "Resolve requirements …" in said and "Build tasks …" in said
+    assert said.index("Ingest: ") < said.index("Resolve requirements …"), "it is not counted as ingest"
+
+
 def test_a_log_counts_sources_and_tasks(capsys: pytest.CaptureFixture[str]) -> None:
     with Board() as board:
         watch = BuildWatch(board)

@@ -45,6 +45,14 @@ def joined(parts: Iterable[object]) -> Markup:
     return Markup("".join(text(part, chars_max=20_000) for part in parts))
 
 
+def coded(said: str) -> Markup:
+    """A text with what stands between backticks as code; an odd one stays what it is."""
+    parts = said.split("`")
+    if len(parts) % 2 == 0:
+        return joined((said,))
+    return joined(tag("code", part) if place % 2 else part for place, part in enumerate(parts))
+
+
 def anchor(identifier: str) -> str:
     """An id as a fragment: letters, digits and hyphens."""
     return "".join(character if character.isalnum() and character.isascii() else "-" for character in identifier)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 
 from ropewalk.app.report.charts import Bar, Whisker, legend, number, stacked, whiskers
-from ropewalk.app.report.markup import Markup, anchor, joined, tag
+from ropewalk.app.report.markup import Markup, anchor, coded, joined, tag
 from ropewalk.core.limits import MIB
 from ropewalk.core.outcomes import Termination
 from ropewalk.core.records import Record
@@ -79,8 +79,8 @@ def findings(found: Iterable[Finding]) -> Markup:
             "li",
             tag("span", str(finding.severity), class_=f"tag {tone[str(finding.severity)]}"),
             " ",
-            finding.title,
-            tag("div", finding.next_step, class_="dim") if finding.next_step else NOTHING,
+            coded(finding.title),
+            tag("div", coded(finding.next_step), class_="dim") if finding.next_step else NOTHING,
         )
         for finding in sorted(found, key=lambda finding: order.index(str(finding.severity)))
     ]
@@ -137,7 +137,8 @@ def cost(lines: Sequence[CostLine], bars: Mapping[str, float]) -> Markup:
     ]
     lead = (
         "What the run would cost on the server that the price file describes; every price, power and utilisation "
-        "figure in it can be replaced. Beside it: list prices of others, and a goal."
+        "figure in it can be replaced. Beside it: list prices of others, and the goal, a price that hosted sandboxes "
+        "are quoted at and that one's own hardware should stay below."
     )
     return _section("Cost", lead, chart, tag("div", tag("table", *rows), class_="scroll"))
 
@@ -217,5 +218,5 @@ def _reward(line: EpisodeLine, name: str, chains: Mapping[str, str]) -> Markup:
 
 
 def _section(title: str, lead: str, *children: object) -> Markup:
-    opening = tag("p", lead, class_="lead") if lead else NOTHING
+    opening = tag("p", coded(lead), class_="lead") if lead else NOTHING
     return tag("section", tag("h2", title), opening, *children)

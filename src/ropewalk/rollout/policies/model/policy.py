@@ -100,12 +100,12 @@ class OpenAIPolicy:
 
 def first_words(task: TaskView) -> str:
     """What a model is told of its task."""
-    command = " ".join([*task.test_command, *task.visible_killers])
-    return (
-        f"{task.prompt}\n\nThe source lies in {task.workdir}, which is the working directory. These tests fail and "
-        f"must pass:\n" + "\n".join(f"- {test}" for test in task.visible_killers) + f"\n\nRun them with: {command}\n"
-        f"You may change files that match: {', '.join(task.editable)}"
-    )
+    where = f"The source lies in {task.workdir}, which is the working directory."
+    if " ".join(task.test_command) not in task.prompt:  # a prompt of somebody's own, which does not say what fails
+        listed = "\n".join(f"- {test}" for test in task.visible_killers)
+        command = " ".join([*task.test_command, *task.visible_killers])
+        where += f" These tests fail and must pass:\n{listed}\n\nRun them with: {command}"
+    return f"{task.prompt.rstrip()}\n\n{where}\nYou may change files that match: {', '.join(task.editable)}"
 
 
 def _plain(message: Message) -> dict[str, Any]:

@@ -1,0 +1,90 @@
+"""A run on the terminal: names instead of ids, and no more columns than there is something to say in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+
+from ropewalk.cli import output
+from ropewalk.cli.board import Board
+from ropewalk.cli.output import print_table
+from ropewalk.cli.run_view import RunWatch, print_summary
+from ropewalk.rollout import events
+from ropewalk.rollout.summary import distinct
+from tests.unit.app.samples import summary
+
+TASKS = {"task:" + "0a1b" * 8: "toolz mutant", "task:" + "0a1c" * 8: "toolz mutant", "task:" + "f" * 32: "else"}
+
+
+def test_equal_names_are_told_apart_by_their_ids() -> None:
+    assert list(distinct(TASKS).values()) == ["toolz mutant (0a1b0a1b)", "toolz mutant (0a1c0a1c)", "else"]
+
+
+def test_a_resumed_run_names_its_tasks(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ropewalk.cli.board.PLAIN_PERIOD_S", 0.0)
+    task = next(iter(TASKS))
+    with Board() as board:
+        watch = RunWatch(board)
+        watch.observe(
+            events.RunStarted(
+                run="run:1", tasks=1, policies=("noop",), episodes_total=2, episodes_sealed=1, names=distinct(TASKS)
+            )
+        )
+        watch.observe(
+            events.EpisodeStarted(run="run:1", episode="episode:1", task=task, policy="noop", index=0, attempt=1)
+        )
+        watch.observe(
+            events.RewardSealed(
+                run="run:1",
+                episode="episode:1",
+                task=task,
+                policy="noop",
+                reward="reward:1",
+                value=0.0,
+                cause="no_change",
+            )
+        )
+    said = capsys.readouterr().err
+    assert "Run 1 task × noop" in said, "one is no tasks"
+    assert "toolz mutant (0a1b0a1b) noop #0 reward 0" in said and "task:" not in said
+
+
+def test_counts_of_one_are_singular(capsys: pytest.CaptureFixture[str]) -> None:
+    with Board() as board:
+        board.begin("Build", total=1, unit="sources")
+        board.advance("x")
+    assert "1/1 source (" in capsys.readouterr().err
+
+
+def columns(capsys: pytest.CaptureFixture[str], rows: Sequence[Sequence[object]]) -> list[str]:
+    print_table(("task", "note", ">n"), rows, empty="none")
+    return capsys.readouterr().out.splitlines()[0].split()
+
+
+def test_a_column_without_content_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    assert columns(capsys, [("a", "", 1), ("b", None, 0)]) == ["task", "n"]
+    assert columns(capsys, [("a", "", 1), ("b", "x", 0)]) == ["task", "note", "n"]
+
+
+def test_long_names_fold_on_a_terminal_and_are_whole_elsewhere(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = summary()
+    long = "more-itertools 9.1.0→10.0.0 " + "ChunkedEvenTests_" * 3
+    rows = tuple(msgspec.structs.replace(row, task_name=long, task="task:1", refusal="") for row in made.rows[:1])
+    made = msgspec.structs.replace(made, rows=rows)
+    print_summary(made)
+    assert long in capsys.readouterr().out
+    plain = output.console
+
+    def terminal(*, error: bool = False) -> output.Console:
+        made = plain(error=error)
+        made._force_terminal = True
+        made.width = 130
+        return made
+
+    monkeypatch.setattr(output, "console", terminal)
+    print_summary(made)
+    assert long not in capsys.readouterr().out
