@@ -50,6 +50,18 @@ def test_from_a_source_to_its_trace_and_taint(state: Path, tmp_path: Path) -> No
     assert ropewalk("provenance", "taint", commit, state=state).code == 0
 
 
+def test_another_licence_than_the_stated_one_is_said_on_purpose_and_told(state: Path, tmp_path: Path) -> None:
+    words = ("lake", "ingest", sample_packages.archive(tmp_path / "packages", "1.0.0"))
+    sha256 = ropewalk(*words, "--json", state=state).json[0]["records"][0]["sha256"]
+    refused = ropewalk(*words, "--licence", "GPL-3.0-only", state=state)
+    assert refused.code == 6 and "MIT" in refused.err and "--override-licence" in refused.err
+    assert ropewalk(*words, "--override-licence", state=state).code == 2
+    assert ropewalk(*words, "--licence", "GPL-3.0-only", "--override-licence", state=state).code == 0
+    assert "GPL-3.0-only" in ropewalk(*words, state=state).out, "the next ingest says what holds"
+    traced = ropewalk("trace", f"raw:{sha256[:32]}", state=state).out
+    assert "licence GPL-3.0-only (given" in traced and "it entered before as MIT" in traced
+
+
 def test_a_raw_file_is_copied_out_as_it_came_in(state: Path, tmp_path: Path) -> None:
     sha256 = ingest(state, tmp_path)
     folder = tmp_path / "out"

@@ -120,6 +120,9 @@ def test_a_reward_is_traced_to_its_sources_and_their_licence(demo: DemoState) ->
     text = demo("trace", reward.removeprefix("reward:")).out
     for kind in ("verdict:", "episode:", "snapshot:", "task:", "commit:", "raw:"):
         assert kind in text
+    assert demo("trace", reward[:-4]).out == text, "the beginning of an id is enough"
+    name = demo.printed["summary"]["rows"][0]["task_name"]
+    assert name in demo("reward", "ls", demo.run).out and name in demo("episode", "ls", demo.run[:-4]).out
     raw = traced["sources"][0]["name"]
     tainted = demo("provenance", "taint", raw, "--kind", "reward", "--json")
     assert tainted.code == 3 and reward in [node["name"] for node in tainted.json["nodes"]]
@@ -187,7 +190,7 @@ def test_an_interrupted_run_says_how_to_go_on_and_does(alone: DemoState, tmp_pat
     with started("run", plan, state=alone.state) as process:
         assert process.stderr is not None
         for line in process.stderr:
-            if "Run 1 tasks" in line:
+            if "Run 1 task " in line:
                 break
         ours: set[str] = set()
         while not any(line.startswith("processes: ") for line in ours):  # until a sandbox runs

@@ -119,15 +119,14 @@ async def run(
         raise _settled()
     async with opened(place, driver=sandbox) as rw:
         if resume:
-            loaded = await conduct(rw, resume=named(resume, "run"), quiet=json)
+            loaded = await conduct(rw, resume=named(resume, "run", rw.custody.journal.beginning), quiet=json)
         else:
             made = plan_from_settings(_stated(given), base=load_plan(plan) if plan else None)
             on_interrupt("repeat the command: tasks that were built are kept.")
             chosen = await prepare_tasks(rw, made, wheelhouse=wheelhouse, quiet=json)
             loaded = await conduct(rw, plan=made, tasks=chosen, quiet=json)
         summary, path = finish(rw.custody, loaded, report=report, json=json)
-    if json:
-        print_json({"run": summary.run, "report": str(path), "summary": summary})
+    print_json({"run": summary.run, "report": str(path), "summary": summary}) if json else None
     return 0 if summary.state == "complete" else EXIT_INCOMPLETE
 
 

@@ -22,7 +22,7 @@ def _whole(kept: Custody, subject: str) -> str:
 
     name = subject if ":" in subject or len(subject) == 64 else f"reward:{subject}"
     kind = name.partition(":")[0]
-    if kind in ("reward", "episode"):
+    if kind in ("reward", "episode") and len(kept.journal.beginning(name)) > 0:
         return named(name, kind, kept.journal.beginning)
     return TaskStore(kept.layout).get(name).id if kind == "task" and len(name) < len("task:") + 32 else name
 
