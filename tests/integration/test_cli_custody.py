@@ -358,6 +358,9 @@ def test_command_lines_that_nobody_can_read_are_mistakes(state: Path, tmp_path: 
         (("run", "--source", "catalogue:nosuch"), "There is no pinned catalogue"),
         (("run", "--source", ".", "--policies", "openai", "--base-url", "http://127.0.0.1:9/v1", "--model", "m",
           "--key", "env:NOPE"), "policy.openai.key (--key): env:NOPE is empty or not set."),
+        (("run", "--source", ".", "--report", "."), "is no file"),
+        (("demo", "--source", ".", "--report", "."), "is no file"),
+        (("run", "--source", ".", "--set", "price.set.utilization=0.3"), "no price is called 'utilization'"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_at_sight_is_said_before_anything_begins(state: Path, words: tuple[str, ...], said: str) -> None:

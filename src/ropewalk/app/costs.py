@@ -8,7 +8,7 @@ from pathlib import Path
 from ropewalk.app.report.sections import CostLine
 from ropewalk.core import limits
 from ropewalk.orchestration.cost import Cost, Usage, cost_of
-from ropewalk.orchestration.prices import load_prices
+from ropewalk.orchestration.prices import Prices, load_prices
 from ropewalk.rollout.plan import PricePlan
 from ropewalk.rollout.summary import RunSummary
 
@@ -30,8 +30,7 @@ def cost_of_run(summary: RunSummary, price: PricePlan, *, file: Path | None = No
     Raises:
         CallerError: a price that is unknown or makes no sense.
     """
-    chosen = file or (Path(price.file) if price.file else None)
-    prices = load_prices(chosen, overrides=[*(f"{key}={value}" for key, value in price.set.items()), *over])
+    prices = prices_of(price, file=file, over=over)
     usage = summary.usage
     grading_s = usage.get("grading_sandbox_s", summary.time_s.get("grading", 0.0))
     return cost_of(
@@ -46,6 +45,19 @@ def cost_of_run(summary: RunSummary, price: PricePlan, *, file: Path | None = No
         ),
         prices,
     )
+
+
+def prices_of(price: PricePlan, *, file: Path | None = None, over: Iterable[str] = ()) -> Prices:
+    """The prices that count: of what is shipped, the file, the plan and the command line the last that names one.
+
+    Args:
+        price, file, over: as of `cost_of_run`.
+
+    Raises:
+        CallerError: a file that cannot be read, a price that is unknown or makes no sense.
+    """
+    chosen = file or (Path(price.file) if price.file else None)
+    return load_prices(chosen, overrides=[*(f"{key}={value}" for key, value in price.set.items()), *over])
 
 
 def _measured(usage: Mapping[str, float], name: str) -> float | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ropewalk.app.building import CATALOGUE
+from ropewalk.app.costs import prices_of
 from ropewalk.app.custody import source_kind
 from ropewalk.core.errors import CallerError
 from ropewalk.lake.licences import check_licence
@@ -26,6 +27,19 @@ def check_policies(plan: Plan, profile: Profile) -> None:
     if openai is not None and PolicyName.OPENAI in plan.run.policies:
         profile.allow_endpoint(openai.base_url)
         key_of(openai)
+
+
+def check_prices(plan: Plan) -> None:
+    """Returns if a plan's prices can be read and make sense: they are used when everything is over, and the plan is
+    kept as it is.
+
+    Raises:
+        CallerError: a file that cannot be read, an unknown price, one that makes no sense.
+    """
+    try:
+        prices_of(plan.price)
+    except CallerError as error:
+        raise CallerError(f"[price]: {error.message}", next_step=error.next_step) from error
 
 
 def check_sources(source: SourcePlan, profile: Profile) -> None:

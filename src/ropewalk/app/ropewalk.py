@@ -17,7 +17,7 @@ from ropewalk.app.building import Built, Sources, build_tasks, plan_build
 from ropewalk.app.custody import Custody
 from ropewalk.app.episodes import release_forgotten
 from ropewalk.app.machines import Machines
-from ropewalk.app.plan_checks import check_policies, check_sources
+from ropewalk.app.plan_checks import check_policies, check_prices, check_sources
 from ropewalk.app.runs import Run
 from ropewalk.app.task_store import TaskStore
 from ropewalk.core.errors import CallerError
@@ -204,6 +204,7 @@ class Ropewalk:
         """
         made = plan_from_settings({}, base=plan) if isinstance(plan, Plan) else load_plan(Path(plan))
         check_policies(made, self.profile)
+        check_prices(made)
         chosen = list(tasks) or await self.tasks_of(made)
         self._check_data(made, chosen)
         world = await self.world()
@@ -265,13 +266,15 @@ class Ropewalk:
 
     def check(self, plan: Plan) -> None:
         """Returns if nothing is known to be wrong with a plan before anything is fetched or built: its endpoint and
-        the key for it, and its sources unless it names its tasks.
+        the key for it, its prices, and its sources unless it names its tasks.
 
         Raises:
-            CallerError: a source, a licence, a requirements file or a key that is not there or not of its kind.
+            CallerError: a source, a licence, a requirements file, a price or a key that is not there or not of its
+                kind.
             DeniedError: the profile does not allow a source or an endpoint of the plan.
         """
         check_policies(plan, self.profile)
+        check_prices(plan)
         if not plan.tasks.ids:
             check_sources(plan.source, self.profile)
 

@@ -22,6 +22,7 @@ from ropewalk.cli.run_view import (
     state_line,
 )
 from ropewalk.cli.task import BuildWatch
+from ropewalk.core.errors import RopewalkError, leaves
 
 if TYPE_CHECKING:
     from ropewalk.app.custody import Custody
@@ -35,6 +36,18 @@ if TYPE_CHECKING:
 FINDINGS_SHOWN = 5
 
 
+def check_report(report: Path | None) -> None:
+    """Returns if the report can be written where it is wanted: better known before a run than after it.
+
+    Raises:
+        CallerError, UnavailableError: it cannot.
+    """
+    from ropewalk.machinery.files import check_out
+
+    if report is not None:
+        check_out(report)
+
+
 async def prepare_tasks(
     rw: Ropewalk, plan: Plan, *, wheelhouse: Path | None = None, quiet: bool = False
 ) -> Sequence[Task]:
@@ -46,7 +59,6 @@ async def prepare_tasks(
     rw.check(plan)
     if plan.tasks.ids:
         return await rw.tasks_of(plan)
-    from ropewalk.core.errors import RopewalkError, leaves
 
     with Board(quiet=quiet) as board:
         watch = BuildWatch(board)
@@ -102,20 +114,25 @@ def finish(
     from ropewalk.rollout.summarise import summary_of
 
     summary = summary_of(loaded)
-    path = write_report(custody, loaded, report, verification=verification)
+    found = [] if json else list(findings_of(loaded))
+    if not json:
+        print_summary(summary)
+        say()
+        print_where(summary)
+        say()
+        print_catalogue(summary)
+        if found:
+            say()
+            print_findings(found[:FINDINGS_SHOWN])
+        say()
+        say(state_line(summary), style="bold")
+    try:
+        path = write_report(custody, loaded, report, verification=verification)
+    except RopewalkError:
+        say(f"{summary.run} is {summary.state}, and its rewards are signed; its report was not written.", error=True)
+        raise
     if json:
         return summary, path
-    print_summary(summary)
-    say()
-    print_where(summary)
-    say()
-    print_catalogue(summary)
-    found = list(findings_of(loaded))
-    if found:
-        say()
-        print_findings(found[:FINDINGS_SHOWN])
-    say()
-    say(state_line(summary), style="bold")
     say(f"Report   {path}")
     print_cost(cost_of_run(summary, loaded.plan.price))
     next_commands(summary, flat=any(finding.kind is FindingKind.NO_ADVANTAGE for finding in found))

@@ -65,7 +65,7 @@ async def demo(
         report: Where to write the HTML report. Default: in the run's folder.
         json: Print JSON.
     """
-    from ropewalk.cli.conduct import conduct, finish, prepare_tasks
+    from ropewalk.cli.conduct import check_report, conduct, finish, prepare_tasks
     from ropewalk.cli.verify import exit_code, print_verification
     from ropewalk.rollout.plan_file import plan_from_settings
 
@@ -84,6 +84,7 @@ async def demo(
             "run.keep_failed": True,
         }
     )
+    check_report(report)
     on_interrupt("repeat the command: what was built is kept.")
     async with opened(place) as rw:
         _introduce(rw, quiet=json)

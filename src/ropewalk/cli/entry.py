@@ -10,6 +10,7 @@ from pathlib import Path
 
 import ropewalk
 from ropewalk.cli.commands import entries, top_help
+from ropewalk.cli.enduring import Enduring
 from ropewalk.cli.exit_codes import EXIT_INTERRUPTED, EXIT_UNAVAILABLE, EXIT_USAGE
 from ropewalk.core.errors import RopewalkError
 
@@ -47,6 +48,7 @@ def _set_up() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115  (until the process ends)
+    setattr(sys, "stderr", Enduring(sys.stderr, whatever=True))  # noqa: B010  (it stands in for a stream)
 
 
 def _behind(words: list[str]) -> list[str]:

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ropewalk.cli.enduring import Enduring
 from ropewalk.core.records import to_plain
 
 PLAIN_WIDTH = 160
@@ -23,10 +24,12 @@ TASK_WIDTH = 40
 
 
 def console(*, error: bool = False) -> Console:
-    """A console on standard output or error; without markup, so that no text can style itself."""
+    """A console on standard output or error; without markup, so that no text can style itself. Where nobody reads it
+    any more, nothing is said and nothing ends."""
     stream = sys.stderr if error else sys.stdout
     width = None if stream.isatty() else PLAIN_WIDTH
-    return Console(file=stream, markup=False, emoji=False, highlight=False, width=width, soft_wrap=not stream.isatty())
+    file: Any = Enduring(stream, whatever=error)
+    return Console(file=file, markup=False, emoji=False, highlight=False, width=width, soft_wrap=not stream.isatty())
 
 
 def safe(value: object) -> str:
@@ -72,9 +75,9 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, emp
     console().print(table)
 
 
-def say(text: object = "", *, style: str = "") -> None:
-    """One line on standard output, made safe."""
-    console().print(Text(safe(text), style=style))
+def say(text: object = "", *, style: str = "", error: bool = False) -> None:
+    """One line on standard output or error, made safe."""
+    console(error=error).print(Text(safe(text), style=style))
 
 
 _STYLES = {

@@ -89,7 +89,7 @@ async def run(
         report: Where to write the HTML report. Default: in the run's folder.
         json: Print JSON.
     """
-    from ropewalk.cli.conduct import conduct, finish, prepare_tasks
+    from ropewalk.cli.conduct import check_report, conduct, finish, prepare_tasks
     from ropewalk.rollout.plan_file import load_plan, plan_from_settings
 
     if not (resume or plan or source or task):
@@ -117,6 +117,7 @@ async def run(
     }
     if resume and (plan or wheelhouse or any(value is not None for value in given.values())):
         raise _settled()
+    check_report(report)
     async with opened(place, driver=sandbox) as rw:
         if resume:
             loaded = await conduct(rw, resume=named(resume, "run", rw.custody.journal.beginning), quiet=json)

@@ -7,6 +7,7 @@ import ctypes
 import fcntl
 import os
 import secrets
+import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -79,10 +80,34 @@ def write_out(path: Path, data: bytes) -> None:
         CallerError: there is something else than a file.
         UnavailableError: as `replacing`.
     """
+    target = _file_at(path)
+    replace_whole(target, data, mode=0o666)
+
+
+def _file_at(path: Path) -> Path:
     target = path.resolve()
     if target.exists() and not target.is_file():
         raise CallerError(f"{path} is no file.", next_step="name a file, or a new name.")
-    replace_whole(target, data, mode=0o666)
+    return target
+
+
+def check_out(path: Path) -> None:
+    """Returns if `write_out` can write there, as far as that can be known before there is anything to write. Folders
+    that are missing are made.
+
+    Raises:
+        CallerError: there is something else than a file.
+        UnavailableError: it cannot be written.
+    """
+    target = _file_at(path)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=target.parent, prefix="."):
+            pass
+    except OSError as error:
+        raise UnavailableError(
+            f"{path} cannot be written: {error.strerror or error}.", next_step="name another file."
+        ) from error
 
 
 def sync_folder(path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ropewalk.core.errors import CallerError, UnavailableError
-from ropewalk.machinery.files import locked, replace_whole, replacing, write_out
+from ropewalk.machinery.files import check_out, locked, replace_whole, replacing, write_out
 
 
 @pytest.mark.parametrize("durable", [False, True])
@@ -128,3 +128,14 @@ def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
         with pytest.raises(CallerError, match="no file"):
             write_out(place, b"one")
     assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+
+
+def test_whether_a_file_can_be_written_is_known_before_there_is_anything_to_write(tmp_path: Path) -> None:
+    check_out(tmp_path / "new" / "x.html")
+    assert not list((tmp_path / "new").iterdir()), "nothing is left"
+    (tmp_path / "file").touch()
+    with pytest.raises(CallerError, match="no file"):
+        check_out(tmp_path)
+    for place in (Path("/proc/nope/x.html"), tmp_path / "file" / "x.html"):
+        with pytest.raises(UnavailableError, match="cannot be written"):
+            check_out(place)
