@@ -359,6 +359,7 @@ def test_command_lines_that_nobody_can_read_are_mistakes(state: Path, tmp_path: 
         (("run", "--source", ".", "--policies", "openai", "--base-url", "http://127.0.0.1:9/v1", "--model", "m",
           "--key", "env:NOPE"), "policy.openai.key (--key): env:NOPE is empty or not set."),
         (("run", "--source", ".", "--report", "."), "is no file"),
+        (("run", "--source", "./nosuch", "--task", "task:00"), "give the one or the other"),
         (("demo", "--source", ".", "--report", "."), "is no file"),
         (("run", "--source", ".", "--set", "price.set.utilization=0.3"), "no price is called 'utilization'"),
     ],

@@ -40,6 +40,11 @@ def test_exec_with_variables_and_a_user(state: Path, sandbox: str) -> None:
     assert run(state, sandbox, "--user", "65534", "id -u").out == "65534\n"
     assert run(state, sandbox, "--env", "nonsense", "true").code == 2
     assert run(state, sandbox, "--timeout-s", "0.3", "sleep 5").code == 124
+    assert run(state, sandbox, "echo", "--user", "nobody").out == "--user nobody\n"
+    assert run(state, sandbox, "echo", "--help", "--state", "x").out == "--help --state x\n"
+    assert run(state, sandbox, "--user", "65534", "sh", "-c", "id -u", "--json").out == "65534\n"
+    before = ropewalk("--state", state, "sandbox", "exec", sandbox, "echo", "-n", "x", state=state.parent / "other")
+    assert (before.code, before.out) == (0, "x"), before.err
     missing = run(state, sandbox, "--", "no-such-program", "x")
     assert missing.code not in (0, 1) and "cannot be started" in missing.err
 

@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import re
+import shlex
 import signal
 import time
 from collections.abc import Iterator
@@ -157,6 +158,14 @@ def test_an_episode_can_be_read_replayed_and_entered(alone: DemoState) -> None:
     inside = ropewalk_process("episode", "attach", oracle, "--step", "1", state=alone.state, stdin=script)
     assert inside.code == 7, inside.err
     assert "test_wordkit.py" in inside.out and "after step 1 of 1" in inside.err
+
+
+def test_the_package_is_importable_from_everywhere_and_knows_its_version(alone: DemoState) -> None:
+    noop = alone.episode("noop")["id"]
+    program = "import importlib.metadata, wordkit; print(wordkit.__file__, importlib.metadata.version('wordkit'))"
+    asked = f"cd / && python3 -c {shlex.quote(program)}"
+    done = ropewalk_process("episode", "attach", noop, "sh", "-c", asked, state=alone.state)
+    assert done.out == "/work/src/wordkit/__init__.py 1.0.0\n", done.err
 
 
 def test_an_unpaid_state_was_kept_as_it_was(alone: DemoState) -> None:

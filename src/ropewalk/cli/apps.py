@@ -32,6 +32,7 @@ class Place:
     """State directory. Default: $ROPEWALK_STATE, else ~/.local/state/ropewalk."""
 
 
+_FOREIGN: set[Callable[..., Any]] = set()
 _HINTS: list[str] = []
 HERE = Place()
 """The default of every command's `place`."""
@@ -47,10 +48,12 @@ def verb(name: str, *, examples: Sequence[str]) -> App:
     return App(name=name, help_epilogue=_epilogue(examples), **_STYLE)
 
 
-def command(app: App, name: str, *, examples: Sequence[str]) -> Callable[[F], F]:
-    """Registers a function as a subcommand."""
+def command(app: App, name: str, *, examples: Sequence[str], foreign: bool = False) -> Callable[[F], F]:
+    """Registers a function as a subcommand. `foreign`: its last words are another program's command line."""
 
     def register(function: F) -> F:
+        if foreign:
+            _FOREIGN.add(function)
         app.command(function, name=name, help_epilogue=_epilogue(examples), **_STYLE)
         return function
 
@@ -77,6 +80,7 @@ def run_words(words: list[str], entry: CommandEntry) -> int:
     root.command(f"ropewalk.cli.{entry.module}:app", name=entry.name)
     _unwrap_docs(root[entry.name])
     try:
+        words = _guarded(root, words)
         code = root(words, console=_console(), exit_on_error=False, print_error=False)
     except CycloptsError as error:
         print(f"error: {_plain(error)}", file=sys.stderr)
@@ -84,6 +88,31 @@ def run_words(words: list[str], entry: CommandEntry) -> int:
         print(f" next: ropewalk {' '.join([*chain, '--help'])}", file=sys.stderr)
         return 2
     return int(code or 0)
+
+
+def _guarded(root: App, words: list[str]) -> list[str]:
+    """Where a command's words are somebody else's program and its options, `--` before the first of them: nothing
+    behind it is ours, whether or not it looks so."""
+    app, place = root, 0
+    while place < len(words) and not words[place].startswith("-") and words[place] in app:
+        app, place = app[words[place]], place + 1
+    if app.default_command not in _FOREIGN:
+        return words
+    found = app.assemble_argument_collection()
+    takes = {name: each.token_count()[0] for each in found for name in each.names if name.startswith("-")}
+    ours = sum(each.index is not None for each in found) - 1
+    while place < len(words) and words[place] != "--":
+        name, is_whole, _ = words[place].partition("=")
+        if name in takes:
+            place += 1 + (0 if is_whole else takes[name])
+        elif words[place].startswith("-") and len(words[place]) > 1:
+            return words  # no option of ours: that is for the parser to say
+        elif ours:
+            ours -= 1
+            place += 1
+        else:
+            return [*words[:place], "--", *words[place:]]
+    return words
 
 
 def _unwrap_docs(app: App) -> None:

@@ -60,11 +60,12 @@ def _behind(words: list[str]) -> list[str]:
         if words[0].partition("=")[0] in EVERYWHERE_FLAGS:
             taken = 1 if "=" in words[0] else 2
             moved += words[:taken]
+        elif names and words[0].startswith("-"):
+            break
         else:
             names.append(words[0])
         words = words[taken:]
-    end = words.index("--") if "--" in words else len(words)  # behind `--` stands somebody else's command
-    return [*names, *words[:end], *moved, *words[end:]] if names else []
+    return [*names, *moved, *words] if names else []  # not to the end: what stands there may be somebody else's
 
 
 def _dispatch(words: list[str], *, log: bool) -> int:

@@ -154,6 +154,7 @@ async def replay(episode: str, *, json: bool = False, place: Place = HERE) -> in
     app,
     "attach",
     examples=["ropewalk episode attach episode:01JDY… --step 3", "ropewalk episode attach episode:01JDY… -- python3"],
+    foreign=True,
 )
 async def attach(
     episode: str,

@@ -94,6 +94,11 @@ async def run(
 
     if not (resume or plan or source or task):
         raise CallerError("Nothing to run.", next_step="give a plan, --source, --task or --resume.")
+    if task and (source or requirements or wheelhouse or plugin):
+        raise CallerError(
+            "--task names tasks that are built, --source and what belongs to it make new ones.",
+            next_step="give the one or the other.",
+        )
     given = {
         "source.uris": source or None,
         "source.requirements": str(requirements) if requirements else None,

@@ -82,6 +82,7 @@ async def create(
         "ropewalk sandbox exec ID --user nobody --env MODE=fast 'id; echo $MODE'",
         "ropewalk sandbox exec ID --detach 'python3 -m http.server 8000'",
     ],
+    foreign=True,
 )
 async def exec_(
     sandbox: str,
@@ -100,7 +101,7 @@ async def exec_(
 
     Args:
         sandbox: Its id.
-        words: The command. One word alone goes to /bin/sh -c.
+        words: The command, and all behind its first word. One word alone goes to /bin/sh -c.
         cwd: Working directory. Default: the sandbox's.
         env: Variable of the command as NAME=VALUE; may be repeated.
         user: Name or number inside. Default: the image's, mostly root.
@@ -268,7 +269,7 @@ async def ls(*, json: bool = False, place: Place = HERE) -> int:
     return 0
 
 
-@command(app, "attach", examples=["ropewalk sandbox attach ID", "ropewalk sandbox attach ID -- python3"])
+@command(app, "attach", examples=["ropewalk sandbox attach ID", "ropewalk sandbox attach ID python3"], foreign=True)
 async def attach(
     sandbox: str, *words: Annotated[str, Parameter(allow_leading_hyphen=True)], place: Place = HERE
 ) -> int:

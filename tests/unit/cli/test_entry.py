@@ -145,5 +145,7 @@ def test_options_of_every_command_may_stand_before_its_name(
 
 def test_options_before_the_name_never_end_in_somebody_elses_command() -> None:
     moved = entry._behind(["--state", "S", "sandbox", "exec", "ID", "--", "ls", "--state"])
-    assert moved == ["sandbox", "exec", "ID", "--state", "S", "--", "ls", "--state"]
+    assert moved == ["sandbox", "exec", "--state", "S", "ID", "--", "ls", "--state"]
+    moved = entry._behind(["--state", "S", "run", "--source", "x"])
+    assert moved == ["run", "--state", "S", "--source", "x"], "no option loses its value"
     assert entry._behind(["--state", "S"]) == [] and entry._behind(["--state"]) == []

@@ -26,6 +26,7 @@ from ropewalk.orchestration.machine import Machine
 from ropewalk.provenance.intoto import Statement, from_payload, to_payload
 from ropewalk.provenance.statement import Activity, StatementDraft
 from ropewalk.reward.bundle import Bundle
+from ropewalk.reward.spec import GraderLimits, GraderSpec
 from ropewalk.reward.verdict import Verdict, VerdictStatus
 from ropewalk.rollout.journal import RunJournal
 from ropewalk.rollout.loaded import LoadedRun, load_episodes
@@ -336,7 +337,7 @@ class Durable:
                 "test_command": ("python3", "-m", "pytest", "-q"),
                 "editable": ("pkg/**/*.py", "pkg/*.py"),
                 "source": self.blobs.put(canonical_bytes(before)),
-                "grader": "1" * 64,
+                "grader": self.blobs.put(canonical_bytes(GRADER)),
                 "oracle": self.blobs.put(canonical_bytes(answer)),
                 "origin": TaskOrigin(
                     commit="commit:1", distribution="pkg", version_before="1", version_after="1", raw=(), licence="MIT"
@@ -345,6 +346,13 @@ class Durable:
                 **fields,
             }
         )
+
+
+GRADER = GraderSpec(
+    name="double", version="1.0.0", image="0" * 64, layers=(), workdir=WORKDIR, editable=(), import_paths=("src", "."),
+    hidden="2" * 64, probe="3" * 64, expected="4" * 64, tests=(), guess_bits=20,
+    limits=GraderLimits(cpu_s=1, wall_s=4),
+)  # fmt: skip
 
 
 def unavailable(text: str = "out of something") -> UnavailableError:

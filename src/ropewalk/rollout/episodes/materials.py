@@ -8,6 +8,7 @@ from contextlib import suppress
 import anyio.to_thread
 
 from ropewalk.interface.task import FileSet, Task
+from ropewalk.reward.spec import GraderSpec
 from ropewalk.rollout.episodes.changes import read_files
 from ropewalk.rollout.episodes.host import close
 from ropewalk.rollout.episodes.shelf import Shelf
@@ -60,6 +61,7 @@ async def make_ready(world: RunWorld, task: Task, shelf: Shelf, owner: str) -> S
 
     Raises:
         CallerError: the task cannot be asked for its tests, or leaves a state that cannot be saved.
+        IntegrityError: its grader's specification is not there, or not what it was.
         SandboxGoneError, UnavailableError: our side failed. Nothing is left behind in either case.
     """
     spec = SandboxSpec(
@@ -68,7 +70,7 @@ async def make_ready(world: RunWorld, task: Task, shelf: Shelf, owner: str) -> S
         layers=task.layers,
         data_class=task.data_class,
         workdir=task.workdir,
-        env=dict(TEST_ENV),
+        env={**TEST_ENV, **await _imports(world, task)},
         memory_bytes=task.limits.memory_bytes,
         labels={"task": task.id},
     )
@@ -78,6 +80,12 @@ async def make_ready(world: RunWorld, task: Task, shelf: Shelf, owner: str) -> S
         return (await shelf.take(sandbox, owner, f"ready {task.id}")).record
     finally:
         await close(sandbox)
+
+
+async def _imports(world: RunWorld, task: Task) -> dict[str, str]:
+    """What makes the package importable whatever runs and wherever, and its version known, as if it were installed."""
+    grader = await anyio.to_thread.run_sync(read_record, world.blobs, task.grader, GraderSpec)
+    return {"PYTHONPATH": ":".join(posixpath.normpath(f"{task.workdir}/{path}") for path in grader.import_paths)}
 
 
 async def _warm(sandbox: EpisodeSandbox, task: Task) -> None:
