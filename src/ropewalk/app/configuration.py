@@ -25,6 +25,7 @@ class SandboxSettings(Record):
     tenant: str = "local"
     """Owner of everything that one person makes; only the embedded profiles name one."""
     memory_mib: int = limits.SANDBOX_MEMORY_BYTES // MIB
+    """Beside `disk_mib`; see `SandboxSpec.memory_bytes` for what bounds both."""
     disk_mib: int = limits.SANDBOX_DISK_BYTES // MIB
     cpus: float = limits.SANDBOX_CPUS
 

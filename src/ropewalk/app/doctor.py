@@ -29,6 +29,8 @@ MEMORY_BYTES_WANTED: Final = 2 * GIB
 KERNEL_WANTED: Final = (5, 12)
 """Idmapped mounts (mount_setattr) came with Linux 5.12, overlayfs in user namespaces with 5.11."""
 CONNECT_TIMEOUT_S: Final = 3.0
+_LIMITING: Final = ("cpu", "memory", "pids")
+"""Control group controllers that bound a sandbox."""
 _IN_WORDS: Final = {
     "disk_in_memory": "what sandboxes write is held in memory, not on disk",
     "single_user": "a sandbox has one user, who is you outside",
@@ -219,7 +221,13 @@ def _kernel_settings() -> Iterator[Check]:
         detail, otherwise = "allowed", ""
     yield _check("kernel", "user namespaces", good=not otherwise, detail=detail, otherwise=otherwise, worse="missing")
     controllers = _read("/sys/fs/cgroup/cgroup.controllers")
-    if controllers is None:
+    old = _old_controllers() if controllers is None else {}
+    if old and all(os.access(folder, os.W_OK) for folder in old.values()) and len(old) == len(_LIMITING):
+        detail, otherwise = f"v1 ({' '.join(sorted(old))})", ""
+    elif old:
+        detail = f"v1 ({' '.join(sorted(old))}), not wholly ours; rlimits are used for the rest"
+        otherwise = "start as root, or boot with systemd.unified_cgroup_hierarchy=1 and delegate."
+    elif controllers is None:
         detail = "no cgroup v2 at /sys/fs/cgroup; rlimits are used instead"
         otherwise = "boot with systemd.unified_cgroup_hierarchy=1 for limits and accounting by cgroup."
     elif not os.access("/sys/fs/cgroup", os.W_OK):
@@ -228,6 +236,17 @@ def _kernel_settings() -> Iterator[Check]:
     else:
         detail, otherwise = f"v2 ({controllers})", ""
     yield _check("kernel", "cgroups", good=not otherwise, detail=detail, otherwise=otherwise)
+
+
+def _old_controllers() -> dict[str, str]:
+    """Mount points of the version 1 controllers that limit sandboxes. cgroups(7), proc_pid_mountinfo(5)."""
+    found: dict[str, str] = {}
+    for line in (_read("/proc/self/mountinfo") or "").splitlines():
+        left, _, right = line.partition(" - ")
+        kind, _, options = right.partition(" ")
+        names = options.rpartition(" ")[2].split(",") if kind == "cgroup" else []
+        found |= {name: left.split(" ")[4] for name in names if name in _LIMITING}
+    return found
 
 
 def _index(profile: Profile) -> Iterator[Check]:

@@ -9,6 +9,7 @@ from typing import Literal
 
 from ropewalk.app.custody import Custody
 from ropewalk.app.reporting import check_export, loaded_run
+from ropewalk.core.errors import CallerError
 from ropewalk.machinery.files import replacing
 from ropewalk.rollout.atif import export_atif
 from ropewalk.rollout.export import export_jsonl
@@ -40,8 +41,15 @@ def write_export(custody: Custody, run: str, format: Format, out: Path) -> int:
     A file appears under its name whole or not at all.
 
     Raises:
+        CallerError: there is a file where a folder is needed, or the reverse.
         UnavailableError: it cannot be written there.
     """
+    if out.exists() and out.is_dir() != (format == "atif"):
+        raise CallerError(
+            f"{out} is {'a folder' if out.is_dir() else 'a file'}, and {format} is written as "
+            f"{'a folder of files' if format == 'atif' else 'one file'}.",
+            next_step=f"name a {'folder' if format == 'atif' else 'file'}.",
+        )
     documents = exported(custody, run, format)
     if format == "jsonl":
         return _write_whole(out, documents)

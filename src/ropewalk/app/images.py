@@ -12,7 +12,7 @@ import anyio.to_thread
 import msgspec
 
 from ropewalk.app.configuration import ImageSettings
-from ropewalk.app.custody import Custody
+from ropewalk.app.ground import StandsOnGround
 from ropewalk.core.errors import CallerError, UnavailableError
 from ropewalk.machinery.profile import ANY, Profile
 from ropewalk.sandbox.images import ImageRecord
@@ -39,10 +39,10 @@ _TRIES = 3
 class ImageWork:
     """What `Ropewalk` does with images. Belongs to one event loop."""
 
-    def __init__(self, custody: Custody, machines: Machines) -> None:
-        self._layout = custody.layout
-        self._profile: Profile = custody.profile
-        self._settings = custody.profile.family(ImageSettings)
+    def __init__(self, ground: StandsOnGround, machines: Machines) -> None:
+        self._layout = ground.layout
+        self._profile: Profile = ground.profile
+        self._settings = ground.profile.family(ImageSettings)
         self._machines = machines
 
     def reference(self, name: str) -> Reference:

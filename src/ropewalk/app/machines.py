@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import anyio.to_thread
+import msgspec
 
 from ropewalk.app.configuration import FleetSettings, SandboxSettings
-from ropewalk.app.custody import Custody
+from ropewalk.app.ground import StandsOnGround, open_ground
 from ropewalk.app.images import ImageWork
 from ropewalk.core.errors import CallerError
 from ropewalk.core.limits import MIB
@@ -39,21 +41,21 @@ class SupportsClose(Protocol):
 class Machines:
     """Belongs to one event loop."""
 
-    def __init__(self, custody: Custody, *, driver: str = "") -> None:
-        self.settings = custody.profile.family(SandboxSettings)
-        self.tenant = custody.tenant
-        self.layers = LayerStore(custody.layout, tenant=self.tenant)
-        self.images = ImageStore(custody.layout, self.layers, tenant=self.tenant)
+    def __init__(self, ground: StandsOnGround, *, driver: str = "") -> None:
+        self.settings = ground.profile.family(SandboxSettings)
+        self.tenant = ground.tenant
+        self.layers = LayerStore(ground.layout, tenant=self.tenant)
+        self.images = ImageStore(ground.layout, self.layers, tenant=self.tenant)
         self.driver_name = driver or self.settings.driver
         self.driver: SandboxDriver = drivers.load(
-            self.driver_name, custody.layout, layers=self.layers, images=self.images
+            self.driver_name, ground.layout, layers=self.layers, images=self.images
         )
         mine = TenantContext(tenant=self.tenant)
         self.sandboxes = Sandboxes(
-            self.driver, custody.layout, images=self.images, layers=self.layers, tenant=mine
+            self.driver, ground.layout, images=self.images, layers=self.layers, tenant=mine
         )  # fmt: skip
-        self.work = ImageWork(custody, self)
-        fleet = custody.profile.family(FleetSettings)
+        self.work = ImageWork(ground, self)
+        fleet = ground.profile.family(FleetSettings)
         self.fleet = open_fleet(fleet.driver, config=fleet.local)
 
     def probe(self) -> Probe:
@@ -104,11 +106,11 @@ class Machines:
         given = {name: value for name, value in fields.items() if value is not None}
         for name, size in (("memory_bytes", memory_mib), ("disk_bytes", disk_mib)):
             if size is not None:
-                given[name] = size * MIB
+                given[name] = _whole(size, name.replace("_bytes", "_mib")) * MIB
         if unknown := sorted(set(given) - set(SandboxSpec.__struct_fields__)):
             raise CallerError(
                 f"A sandbox has no setting {unknown[0]!r}.",
-                next_step=f"use one of {', '.join(SandboxSpec.__struct_fields__)}.",
+                next_step=f"use one of memory_mib, disk_mib, {', '.join(SandboxSpec.__struct_fields__)}.",
             )
         TenantContext(tenant=self.tenant).check_owns(str(given.get("tenant", self.tenant)), what="sandboxes of others")
         wanted = str(given.get("data_class", "public"))
@@ -125,7 +127,39 @@ class Machines:
             "workdir": record.workdir,
             "user": record.user.partition(":")[0],
         }
-        return SandboxSpec(**{**defaults, **given, "data_class": data_class})  # type: ignore[arg-type]
+        try:
+            return msgspec.convert({**defaults, **given, "data_class": data_class}, SandboxSpec)
+        except msgspec.ValidationError as error:
+            message, _, field = str(error).partition(" - at `$.")
+            raise CallerError(f"The sandbox's {field.rstrip('`') or 'spec'}: {message}.") from error
+
+
+@asynccontextmanager
+async def open_machines(
+    profile: str | None = None, *, state: Path | None = None, driver: str = ""
+) -> AsyncIterator[Machines]:
+    """Sandboxes alone, until the block ends; what a killed process left of them is removed first.
+
+    Args:
+        profile, state: as of `open_ground`.
+        driver: replaces the profile's.
+
+    Raises:
+        CallerError: no such profile or driver.
+        UnavailableError: the state directory cannot be used.
+    """
+    machines = Machines(open_ground(profile, state=state), driver=driver)
+    try:
+        await machines.sandboxes.reap()
+        yield machines
+    finally:
+        machines.close()
+
+
+def _whole(size: object, name: str) -> int:
+    if not isinstance(size, int) or isinstance(size, bool) or size <= 0:
+        raise CallerError(f"{name} is {str(size)[:40]!r}.", next_step="give a whole number of MiB above 0.")
+    return size
 
 
 def probe_driver(name: str, layout: Layout) -> Probe:

@@ -17,6 +17,7 @@ from ropewalk.app.building import Built, Sources, build_tasks, plan_build
 from ropewalk.app.custody import Custody
 from ropewalk.app.episodes import release_forgotten
 from ropewalk.app.machines import Machines
+from ropewalk.app.opening import Opening
 from ropewalk.app.plan_checks import check_policies, check_prices, check_sources
 from ropewalk.app.runs import Run
 from ropewalk.app.task_store import TaskStore
@@ -58,10 +59,7 @@ class Ropewalk:
         self._making = anyio.Lock()
 
     @classmethod
-    @asynccontextmanager
-    async def open(
-        cls, profile: str | None = None, *, state: Path | None = None, driver: str = ""
-    ) -> AsyncIterator[Ropewalk]:
+    def open(cls, profile: str | None = None, *, state: Path | None = None, driver: str = "") -> Opening[Ropewalk]:
         """Opens everything, and first removes what a killed process left behind.
 
         Leaving the block stops runs that still go on; they can be resumed.
@@ -75,6 +73,11 @@ class Ropewalk:
             CallerError: no such profile or driver.
             UnavailableError: the state directory cannot be used.
         """
+        return Opening(cls._opened(profile, state, driver))
+
+    @classmethod
+    @asynccontextmanager
+    async def _opened(cls, profile: str | None, state: Path | None, driver: str) -> AsyncIterator[Ropewalk]:
         with Custody.open(profile, state=state) as custody:
             machines = Machines(custody, driver=driver)
             try:
@@ -142,7 +145,8 @@ class Ropewalk:
         Args:
             image: `default`, a name that was pulled or built (`debian:bookworm`), a digest, a root directory, or an
                 archive; what it says of user, variables and working directory holds unless `spec` says otherwise.
-            spec: fields of `SandboxSpec`, and `memory_mib` and `disk_mib`.
+            spec: fields of `SandboxSpec`, and `memory_mib` and `disk_mib`. With a driver that holds files in memory
+                (`process` does) processes can use both together.
 
         Raises:
             CallerError, DeniedError, UnavailableError: as the driver's `create`.

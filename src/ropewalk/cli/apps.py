@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from cyclopts import App, CycloptsError, Group, Parameter
+from cyclopts import App, CycloptsError, Group, Parameter, UnusedCliTokensError
 from rich.console import Console
 
 from ropewalk.cli.commands import CommandEntry
@@ -148,6 +148,8 @@ def _epilogue(examples: Sequence[str]) -> str:
 
 
 def _plain(error: CycloptsError) -> str:
+    if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
+        return f"Nothing takes {' '.join(map(repr, error.unused_tokens))}."
     text = str(error).strip()
     return text or type(error).__name__
 

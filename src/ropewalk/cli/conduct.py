@@ -11,6 +11,7 @@ import anyio.to_thread
 
 from ropewalk.cli.apps import on_interrupt
 from ropewalk.cli.board import Board
+from ropewalk.cli.calling import program
 from ropewalk.cli.output import counted, say
 from ropewalk.cli.run_view import (
     RunWatch,
@@ -92,7 +93,7 @@ async def conduct(
             run = await rw.run(plan, tasks=tasks, observe=watch.observe)
         else:
             run = await rw.resume(resume, observe=watch.observe)
-        on_interrupt(f"ropewalk run --resume {run.id}")
+        on_interrupt(f"{program()} run --resume {run.id}")
         await run.wait()
     return await anyio.to_thread.run_sync(loaded_run, rw.custody, run.id)
 
@@ -143,24 +144,25 @@ def next_commands(summary: RunSummary, *, flat: bool = False) -> None:
     """The exact commands to type next, with this run's ids. `flat`: there are groups whose rewards are all equal."""
     from ropewalk.reward.catalogue import CONTROLS
 
+    called = program()
     sealed = [line for line in summary.episodes if line.reward]
     paid = next((line for line in sealed if (line.value or 0) > 0), None)
     unpaid = [line for line in sealed if not (line.value or 0) > 0]
     unpaid.sort(key=lambda line: (line.policy.startswith(CONTROLS), not line.steps))
     shown = paid or next((line for line in unpaid if line.value is not None), None)
     why = "why rewards are flat" if flat else "what stands out, and where the time went"
-    commands = [(f"ropewalk diagnose {summary.run}", why)]
-    trace = [(f"ropewalk trace {shown.reward}", "back to the raw file and its licence")] if shown else []
+    commands = [(f"{called} diagnose {summary.run}", why)]
+    trace = [(f"{called} trace {shown.reward}", "back to the raw file and its licence")] if shown else []
     commands = [*commands, *trace] if flat or not shown else [*trace, *commands]
-    commands += [(f"ropewalk verify {summary.run}", "every signature, digest and the log")]
+    commands += [(f"{called} verify {summary.run}", "every signature, digest and the log")]
     if unpaid:
         commands += [
-            (f"ropewalk episode show {unpaid[0].episode}", "what an unpaid episode did"),
-            (f"ropewalk episode attach {unpaid[0].episode}", "a shell in its sandbox, as it was"),
+            (f"{called} episode show {unpaid[0].episode}", "what an unpaid episode did"),
+            (f"{called} episode attach {unpaid[0].episode}", "a shell in its sandbox, as it was"),
         ]
     missing = any(line.reward is None for line in summary.episodes)
     if missing:
-        commands.append((f"ropewalk run --resume {summary.run}", "go on with what is missing"))
+        commands.append((f"{called} run --resume {summary.run}", "go on with what is missing"))
     width = max(len(command) for command, _ in commands)
     say()
     say("Next:")

@@ -13,6 +13,7 @@ from ropewalk.cli.apps import HERE, Place, on_interrupt, verb
 from ropewalk.cli.exit_codes import EXIT_INCOMPLETE
 from ropewalk.cli.opening import opened
 from ropewalk.cli.output import console, print_json, say
+from ropewalk.core.errors import CallerError
 
 if TYPE_CHECKING:
     from ropewalk.app.ropewalk import Ropewalk
@@ -82,15 +83,20 @@ async def demo(
             "run.policies": [name.strip() for name in policies.split(",")],
             "run.concurrency": (os.cpu_count() or 1) + 1,
             "run.keep_failed": True,
-        }
-    )
+        },
+        names={"tasks.count": "--build", "run.tasks": "--tasks", "run.group": "--group", "run.steps": "--steps",
+               "run.policies": "--policies"},
+    )  # fmt: skip
     check_report(report)
     on_interrupt("repeat the command: what was built is kept.")
     async with opened(place) as rw:
         _introduce(rw, quiet=json)
         if anchor:
             rw.custody.check_anchor(anchor)
-        chosen = await prepare_tasks(rw, plan, quiet=json)
+        try:
+            chosen = await prepare_tasks(rw, plan, quiet=json)
+        except CallerError as error:
+            raise _elsewhere(error) from error
         loaded = await conduct(rw, plan=plan, tasks=chosen, quiet=json)
         anchors = rw.custody.export_anchor(anchor) if anchor else None
         verification = await rw.verify(loaded.row.run, anchors=anchors)
@@ -107,6 +113,13 @@ async def demo(
     if verification.findings:
         return exit_code(verification)
     return 0 if summary.state == "complete" else EXIT_INCOMPLETE
+
+
+def _elsewhere(error: CallerError) -> CallerError:
+    """The error with the command that has the options which the advice speaks of: a demo has them not."""
+    if not ("--requirements" in error.next_step or "--plugin" in error.next_step):
+        return error
+    return CallerError(error.message, next_step=f"use `ropewalk run --source …`, and {error.next_step}")
 
 
 def _introduce(rw: Ropewalk, *, quiet: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from ropewalk.cli.apps import Place
@@ -13,7 +13,9 @@ from ropewalk.core.ids import check_id
 
 if TYPE_CHECKING:
     from ropewalk.app.custody import Custody
+    from ropewalk.app.machines import Machines
     from ropewalk.app.ropewalk import Ropewalk
+    from ropewalk.rollout.journal import RunJournal
 
 
 PREFIX_MIN = 4
@@ -45,6 +47,20 @@ async def opened(place: Place, *, driver: str = "") -> AsyncIterator[Ropewalk]:
 
     async with Ropewalk.open(place.profile, state=place.state, driver=driver) as rw:
         yield rw
+
+
+def machines(place: Place) -> AbstractAsyncContextManager[Machines]:
+    """Sandboxes and images alone; nothing is loaded of what vouches for data."""
+    from ropewalk.app.machines import open_machines
+
+    return open_machines(place.profile, state=place.state)
+
+
+def journal(place: Place) -> AbstractContextManager[RunJournal]:
+    """The journal of runs alone."""
+    from ropewalk.app.journals import open_journal
+
+    return open_journal(place.profile, state=place.state)
 
 
 def custody(place: Place, *, passphrase: str = "") -> AbstractContextManager[Custody]:

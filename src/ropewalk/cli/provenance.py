@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ropewalk.cli.apps import HERE, Place, command, noun
+from ropewalk.cli.calling import program
 from ropewalk.cli.exit_codes import EXIT_TAINTED
 from ropewalk.cli.opening import custody
 from ropewalk.cli.output import print_json, print_table, say
@@ -68,7 +69,7 @@ def anchor(folder: Path, *, json: bool = False, place: Place = HERE) -> int:
         print_json({"trust_root": str(written.trust_root), "checkpoint": str(written.checkpoint)})
     else:
         say(f"{written.trust_root} and {written.checkpoint}")
-        say(f"Next: ropewalk verify --anchor {folder}; write again after each run, and keep the folder elsewhere.")
+        say(f"Next: {program()} verify --anchor {folder}; write again after each run, and keep the folder elsewhere.")
     return 0
 
 

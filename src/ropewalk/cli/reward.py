@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ropewalk.cli.apps import HERE, Place, command, noun
+from ropewalk.cli.calling import program
 from ropewalk.cli.opening import custody, named
 from ropewalk.cli.output import print_json, print_table, say
 
@@ -72,5 +73,5 @@ def receipt(reward: str, *, out: Path | None = None, json: bool = False, place: 
         if json:
             print_json({"file": str(out), "sha256": digest_bytes(data), "bytes": len(data)})
             return 0
-        say(f"{out}: {len(data)} bytes. Next: ropewalk verify {out} --keys TRUST_ROOT")
+        say(f"{out}: {len(data)} bytes. Next: {program()} verify {out} --keys TRUST_ROOT")
     return 0

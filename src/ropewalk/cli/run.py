@@ -9,7 +9,7 @@ from cyclopts import App, Group, Parameter
 
 from ropewalk.cli.apps import HERE, Place, command, on_interrupt, verb
 from ropewalk.cli.exit_codes import EXIT_INCOMPLETE
-from ropewalk.cli.opening import custody, named, opened
+from ropewalk.cli.opening import journal, named, opened
 from ropewalk.cli.output import counted, print_json, print_table, say
 from ropewalk.core.errors import CallerError
 
@@ -23,6 +23,13 @@ app: App = verb(
     ],
 )
 
+FLAGS = {
+    "tasks.count": "--tasks", "run.tasks": "--tasks", "run.policies": "--policies", "run.group": "--group",
+    "run.steps": "--steps", "run.seed": "--seed", "run.concurrency": "--concurrency",
+    "policy.openai.base_url": "--base-url", "policy.openai.model": "--model", "policy.openai.key": "--key",
+    "source.data_class": "--data-class",
+}  # fmt: skip
+"""What people type for a setting of the plan."""
 SOURCE = Group("Source", sort_key=1)
 EPISODES = Group("Episodes", sort_key=2)
 MODEL = Group("Model (policy openai)", sort_key=3)
@@ -127,7 +134,7 @@ async def run(
         if resume:
             loaded = await conduct(rw, resume=named(resume, "run", rw.custody.journal.beginning), quiet=json)
         else:
-            made = plan_from_settings(_stated(given), base=load_plan(plan) if plan else None)
+            made = plan_from_settings(_stated(given), base=load_plan(plan) if plan else None, names=FLAGS)
             on_interrupt("repeat the command: tasks that were built are kept.")
             chosen = await prepare_tasks(rw, made, wheelhouse=wheelhouse, quiet=json)
             loaded = await conduct(rw, plan=made, tasks=chosen, quiet=json)
@@ -147,9 +154,9 @@ def ls(*, json: bool = False, place: Place = HERE) -> int:
     from ropewalk.core.records import to_plain
     from ropewalk.rollout.rows import EpisodeState
 
-    with custody(place) as kept:
-        rows = kept.journal.runs()
-        counts = {row.run: [e.state for e in kept.journal.episodes(row.run)] for row in rows}
+    with journal(place) as kept:
+        rows = kept.runs()
+        counts = {row.run: [e.state for e in kept.episodes(row.run)] for row in rows}
     if json:
         print_json(
             [
@@ -217,7 +224,9 @@ def _settings(pairs: list[str]) -> dict[str, Any]:
     for pair in pairs:
         name, separator, text = pair.partition("=")
         if not separator or "." not in name:
-            raise CallerError(f"{pair[:80]!r} is no setting.", next_step="write it as table.key=value.")
+            meant = [full for full in FLAGS if separator and full.endswith(f".{name.strip()}")]
+            said = f"did you mean {' or '.join(f'{full}={text[:40]}' for full in meant)}? " if meant else ""
+            raise CallerError(f"{pair[:80]!r} is no setting.", next_step=f"{said}Write it as table.key=value.")
         try:
             found[name.strip()] = tomllib.loads(f"value = {text}")["value"]
         except (ValueError, RecursionError):  # not TOML: text

@@ -15,18 +15,19 @@ from cyclopts import Parameter
 
 from ropewalk.cli.apps import HERE, Place, command, noun
 from ropewalk.cli.exit_codes import EXIT_TIMEOUT
-from ropewalk.cli.opening import beginning, named, opened
+from ropewalk.cli.opening import beginning, machines, named
 from ropewalk.cli.output import print_json, print_table, say
 from ropewalk.core import limits
 from ropewalk.core.errors import CallerError
 from ropewalk.core.limits import MIB
 
 if TYPE_CHECKING:
-    from ropewalk.app.ropewalk import Ropewalk
+    from ropewalk.app.machines import Machines
     from ropewalk.sandbox.contract import SandboxRecord
     from ropewalk.sandbox.process import ExecResult
     from ropewalk.sandbox.sandbox import Sandbox
 
+_RELATIVE = re.compile(r"^(?:sandbox:)?[0-9A-HJKMNP-TV-Z]{26}:(?!/)")
 app = noun("sandbox", "Create, use, snapshot, fork and end sandboxes.")
 
 _INSIDE = re.compile(r"^(?:sandbox:)?([0-9A-HJKMNP-TV-Z]{26}):(/.*)$")
@@ -53,7 +54,9 @@ async def create(
 
     Args:
         image: default, a name or digest from `ropewalk image ls`, a root directory or an archive.
-        memory_mib: Memory limit. Default: the profile's.
+        memory_mib: Memory of what runs in it, beside what it writes. Where files are held in memory (`ropewalk doctor`
+            says so), one limit holds for both: a process can use up to --memory-mib and --disk-mib together, so give
+            both to bound it. Default: the profile's.
         disk_mib: How much it may write. Default: the profile's.
         cpus: CPU limit. Default: the profile's.
         idle_timeout_s: Ends itself after so long without a command.
@@ -64,11 +67,12 @@ async def create(
     """
     from ropewalk.sandbox.contract import Lease
 
-    async with opened(place) as rw:
-        sandbox = await rw.create_sandbox(
+    async with machines(place) as here:
+        spec = await here.spec(
             image, memory_mib=memory_mib, disk_mib=disk_mib, cpus=cpus, idle_timeout_s=idle_timeout_s,
-            data_class=data_class, lease=Lease.DETACHED, id=named(id, "sandbox") if id else None,
+            data_class=data_class, lease=Lease.DETACHED,
         )  # fmt: skip
+        sandbox = await here.sandboxes.create(spec, id=named(id, "sandbox") if id else None)
         print_json(sandbox.record) if json else print(sandbox.id)
     return 0
 
@@ -119,9 +123,9 @@ async def exec_(
         raise CallerError("A detached command has no input.", next_step="give --detach or --stdin.")
     line: str | list[str] = words[0] if len(words) == 1 else list(words)
     given = variables(env or [])
-    async with opened(place) as rw, _found(rw, sandbox) as reached:
+    async with machines(place) as here, _found(here, sandbox) as reached:
         if entrypoint:
-            line = list(rw.images.get(reached.record.spec.image).command(words))
+            line = list(here.images.get(reached.record.spec.image).command(words))
         if detach:
             process = await reached.start(line, cwd=cwd, env=given, user=user, detach=True)
             if process.pid is not None:
@@ -169,7 +173,9 @@ async def cp(source: str, target: str, *, json: bool = False, place: Place = HER
 
     ends = _Ends(_inside(source), _inside(target))
     if (ends.source is None) == (ends.target is None):
-        raise CallerError("Exactly one of the two must be inside a sandbox.", next_step="write it as ID:/path.")
+        relative = next((each for each in (source, target) if _RELATIVE.match(each)), None)
+        said = f"{relative[:80]!r}: a path inside begins with /" if relative else "write it as ID:/path"
+        raise CallerError("Exactly one of the two must be inside a sandbox.", next_step=f"{said}.")
     id, inside = ends.target or ends.source or ("", "")
     async with _reached(place, id) as reached:
         if ends.target:
@@ -224,8 +230,9 @@ async def fork(
     if id and count > 1:
         raise CallerError(f"One id for {count} sandboxes.", next_step="leave out --id or --count.")
     chosen = named(id, "sandbox") if id else None
-    async with opened(place) as rw:
-        saved = rw.sandboxes.snapshot(named(snapshot, "snapshot", partial(beginning, rw.sandboxes.snapshots())))
+    async with machines(place) as here:
+        known = partial(beginning, here.sandboxes.snapshots())
+        saved = here.sandboxes.snapshot(named(snapshot, "snapshot", known))
         made: list[SandboxRecord] = []
         try:
             while len(made) < count:
@@ -235,7 +242,7 @@ async def fork(
             # Nobody was told their ids yet, so that nobody could end them.
             with CancelScope(shield=True):
                 for record in made:
-                    await rw.sandboxes.destroy(record.id)
+                    await here.sandboxes.destroy(record.id)
             raise
         if json:
             print_json(made)
@@ -253,8 +260,8 @@ async def ls(*, json: bool = False, place: Place = HERE) -> int:
     """
     from ropewalk.core.clock import utc
 
-    async with opened(place) as rw:
-        records = await rw.sandboxes.records()
+    async with machines(place) as here:
+        records = await here.sandboxes.records()
     if json:
         print_json(list(records))
         return 0
@@ -297,11 +304,11 @@ async def kill(*sandboxes: str, all: bool = False, json: bool = False, place: Pl
     """
     if not sandboxes and not all:
         raise CallerError("No sandbox was named.", next_step="give ids, or --all.")
-    async with opened(place) as rw:
-        there = [record.id for record in await rw.sandboxes.records()]
+    async with machines(place) as here:
+        there = [record.id for record in await here.sandboxes.records()]
         ids = there if all else [named(each, "sandbox") for each in sandboxes]
         for each in ids:
-            await rw.sandboxes.destroy(each)
+            await here.sandboxes.destroy(each)
             if not json:
                 say(f"ended {each}" if each in there else f"{each} was not there any more")
     if json:
@@ -312,14 +319,14 @@ async def kill(*sandboxes: str, all: bool = False, json: bool = False, place: Pl
 @asynccontextmanager
 async def _reached(place: Place, sandbox: str) -> AsyncIterator[Sandbox]:
     """A sandbox that runs, by its id; it goes on afterwards."""
-    async with opened(place) as rw, _found(rw, sandbox) as reached:
+    async with machines(place) as here, _found(here, sandbox) as reached:
         yield reached
 
 
 @asynccontextmanager
-async def _found(rw: Ropewalk, sandbox: str) -> AsyncIterator[Sandbox]:
-    id = named(sandbox, "sandbox", partial(beginning, await rw.sandboxes.records()))
-    reached = await rw.sandboxes.open(id)
+async def _found(here: Machines, sandbox: str) -> AsyncIterator[Sandbox]:
+    id = named(sandbox, "sandbox", partial(beginning, await here.sandboxes.records()))
+    reached = await here.sandboxes.open(id)
     try:
         yield reached
     finally:

@@ -63,9 +63,11 @@ def parse_source(source: str | Path) -> PypiSource | PathSource:
     if path.is_file() and path.name.endswith(_ARCHIVES):
         return PathSource(path=str(path.resolve()), directory=False)
     problem = "is neither a directory nor an archive" if path.exists() else "does not exist"
+    of_index = not path.exists() and re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*(==\S+)?", str(source))
     raise CallerError(
         f"{str(source)[:200]!r} is no source: it {problem}.",
-        next_step=f"give pypi:NAME==VERSION, a directory, or an archive ({', '.join(_ARCHIVES)}).",
+        next_step=f"{f'write pypi:{source} for the package index; else ' if of_index else ''}"
+        f"give pypi:NAME==VERSION, a directory, or an archive ({', '.join(_ARCHIVES)}).",
     )
 
 

@@ -29,12 +29,18 @@ def load_plan(path: Path) -> Plan:
         CallerError: no such file, not TOML, an unknown key (the message names the nearest known one and the
             line), a wrong value, or parts that do not fit together.
     """
+    if path.is_dir():
+        raise CallerError(
+            f"{path} is a folder, and a plan is a TOML file.",
+            next_step=f"to make tasks from a package there, name it as a source: --source {path}",
+        )
     try:
         with path.open("rb") as file:
             data = file.read(limits.PLAN_BYTES_MAX + 1)
     except OSError as error:
         raise CallerError(
-            f"The plan {path} cannot be read: {error.strerror}.", next_step="give the path of a TOML file."
+            f"The plan {path} cannot be read: {error.strerror}.",
+            next_step="a plan is a TOML file with a run's settings; give the path of one, or --source for a package.",
         ) from error
     if len(data) > limits.PLAN_BYTES_MAX:
         raise CallerError(f"The plan {path} is larger than {limits.PLAN_BYTES_MAX} bytes.")
@@ -58,8 +64,13 @@ def parse_plan(text: str, *, where: str = "plan") -> Plan:
     return _to_plan(plain, where, _key_lines(text))
 
 
-def plan_from_settings(settings: Mapping[str, Any], *, base: Plan | None = None) -> Plan:
+def plan_from_settings(
+    settings: Mapping[str, Any], *, base: Plan | None = None, names: Mapping[str, str] | None = None
+) -> Plan:
     """A plan out of dotted settings, e.g. `{"run.group": 4}`, above another plan's (default: all defaults).
+
+    Args:
+        names: what messages call a setting whose value came by another name, e.g. `{"run.group": "--group"}`.
 
     Raises:
         CallerError: as `load_plan`.
@@ -73,10 +84,12 @@ def plan_from_settings(settings: Mapping[str, Any], *, base: Plan | None = None)
                 table[part] = {}
             table = table[part]
         table[key] = list(value) if isinstance(value, tuple) else value
-    return _to_plan(plain, "settings", {})
+    return _to_plan(plain, "settings", {}, names or {})
 
 
-def _to_plan(plain: dict[str, Any], where: str, lines: Mapping[str, int]) -> Plan:
+def _to_plan(
+    plain: dict[str, Any], where: str, lines: Mapping[str, int], names: Mapping[str, str] | None = None
+) -> Plan:
     for path, key, known in _unknown(plain, Plan, ""):
         full = f"{path}.{key}" if path else key
         line = lines.get(full) or lines.get(path)
@@ -94,10 +107,21 @@ def _to_plan(plain: dict[str, Any], where: str, lines: Mapping[str, int]) -> Pla
         line = lines.get(name)
         if "matching regex" in message:  # only references to secrets have one
             message = "this is no reference to a secret"
+        place = f"{where}{f', line {line}' if line else ''}: {path or 'plan'}"
         raise CallerError(
-            f"{where}{f', line {line}' if line else ''}: {path or 'plan'}: {message}.",
+            f"{(names or {}).get(name) or place}: {_said(message)}.",
             next_step=_hint(name, message, _value_at(plain, name)),
         ) from error
+
+
+def _said(message: str) -> str:
+    """A validator's message as people say it."""
+    if bound := re.fullmatch(r"Expected `(int|float)` (>=|<=|>|<) (\S+)", message):
+        words = {">=": "at least", "<=": "at most", ">": "more than", "<": "less than"}[bound[2]]
+        return f"give {'a whole number' if bound[1] == 'int' else 'a number'}, {words} {bound[3]}"
+    if wrong := re.fullmatch(r"Invalid enum value (.+)", message):
+        return f"there is no {wrong[1]}"
+    return message
 
 
 def _hint(name: str, message: str, value: Any) -> str:

@@ -52,6 +52,8 @@ class SandboxSpec(Record):
     hostname: str = "sandbox"
     cpus: float = limits.SANDBOX_CPUS
     memory_bytes: int = limits.SANDBOX_MEMORY_BYTES
+    """Of what runs in it. Where the driver declares `disk_in_memory`, what is written counts as memory as well, and
+    one limit of `memory_bytes + disk_bytes` holds for both: whoever writes nothing can use all of it."""
     disk_bytes: int = limits.SANDBOX_DISK_BYTES
     """What may be written above the layers. Past it writes fail with ENOSPC."""
     processes_max: int = limits.SANDBOX_PROCESSES_MAX

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final, Literal, NamedTuple, Self
 
 import anyio
@@ -392,8 +392,19 @@ class Process:
 
 
 def shell(command: str | Sequence[str]) -> tuple[str, ...]:
-    """A string is a line for /bin/sh; anything else is a list of words."""
-    return ("/bin/sh", "-c", command) if isinstance(command, str) else tuple(command)
+    """A string is a line for /bin/sh; anything else is a list of words.
+
+    Raises:
+        CallerError: it is neither.
+    """
+    if isinstance(command, str):
+        return ("/bin/sh", "-c", command)
+    if isinstance(command, bytes) or not isinstance(command, Iterable):
+        raise CallerError(f"A command is text or a list of words, not {type(command).__name__}.")
+    words = tuple(command)
+    if wrong := next((word for word in words if not isinstance(word, str)), None):
+        raise CallerError(f"The words of a command are text; {str(wrong)[:40]!r} is {type(wrong).__name__}.")
+    return words
 
 
 def encode_name(text: str) -> bytes:

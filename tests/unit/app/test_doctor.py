@@ -65,3 +65,30 @@ def test_what_a_driver_declares_is_said_in_words(tmp_path: Path) -> None:
     (said,) = (check.detail for check in look(tmp_path, probe(*words)).checks if check.name == "good to know")
     assert "_" not in said and len(said.split("; ")) == len(words)
     assert set(words) <= set(doctor._IN_WORDS)
+
+
+V1 = """
+30 25 0:26 / {root}/memory rw,nosuid - cgroup cgroup rw,memory
+31 25 0:27 / {root}/cpu,cpuacct rw,nosuid - cgroup cgroup rw,cpu,cpuacct
+32 25 0:28 / {root}/freezer rw,nosuid - cgroup cgroup rw,freezer
+"""
+PIDS = "33 25 0:29 / {root}/pids rw,nosuid - cgroup cgroup rw,pids\n"
+
+
+@pytest.mark.parametrize(
+    ("mounts", "state", "said"),
+    [
+        (V1 + PIDS, "ok", "v1 (cpu memory pids)"),
+        (V1, "limited", "v1 (cpu memory), not wholly ours"),
+        ("", "limited", "no cgroup v2"),
+    ],
+)
+def test_control_groups_of_version_1_limit_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mounts: str, state: str, said: str
+) -> None:
+    for name in ("memory", "cpu,cpuacct", "pids"):
+        (tmp_path / name).mkdir()
+    files = {"/proc/self/mountinfo": mounts.format(root=tmp_path).strip()}
+    monkeypatch.setattr(doctor, "_read", files.get)
+    (groups,) = (check for check in doctor._kernel_settings() if check.name == "cgroups")
+    assert groups.state == state and groups.detail.startswith(said)

@@ -76,6 +76,15 @@ def test_exports_ask_the_same_question(custody: Custody, tmp_path: Path, format:
     assert list(exported(custody, run_of(custody, "internal"), format)) == []  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(("format", "said"), [("jsonl", "name a file"), ("atif", "name a folder")])
+def test_an_export_says_what_it_is_written_as(custody: Custody, tmp_path: Path, format: str, said: str) -> None:
+    there = tmp_path / "there"
+    there.mkdir() if format == "jsonl" else there.touch()
+    with pytest.raises(CallerError) as refused:
+        write_export(custody, run_of(custody, "public"), format, there)  # type: ignore[arg-type]
+    assert said in refused.value.next_step
+
+
 @pytest.mark.usefixtures("rendered")
 def test_a_report_that_does_not_fit_leaves_the_one_before(custody: Custody, tmp_path: Path) -> None:
     run = run_of(custody, "public")

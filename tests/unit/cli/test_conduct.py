@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
+from ropewalk.cli import conduct
 from ropewalk.cli.conduct import next_commands
+from ropewalk.cli.demo import _elsewhere
+from ropewalk.core.errors import CallerError
 
 
 def line(*, value: float | None, reward: str | None) -> SimpleNamespace:
@@ -48,3 +51,21 @@ def test_what_to_look_at_first(
     assert said[0].startswith(f"ropewalk {first} ")
     assert any(text.startswith("ropewalk trace") for text in said) == traces
     assert any("flat" in text for text in said) == flat
+
+
+def test_what_is_to_be_copied_calls_the_program_as_it_was_called(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conduct, "program", lambda: ".venv/bin/ropewalk")
+    summary: Any = SimpleNamespace(run="run:1", state="complete", episodes=(line(value=0.0, reward="reward:1"),))
+    next_commands(summary)
+    said = [text.strip() for text in capsys.readouterr().out.splitlines() if text.startswith("  ")]
+    assert len(said) >= 5 and all(text.startswith(".venv/bin/ropewalk ") for text in said)
+
+
+def test_a_demo_names_no_options_that_it_has_not() -> None:
+    advice = "give what the tests need: --requirements FILE, --plugin MODULE."
+    said = _elsewhere(CallerError("no", next_step=advice))
+    assert said.message == "no" and said.next_step == f"use `ropewalk run --source …`, and {advice}"
+    other = CallerError("no", next_step="name another pair of releases.")
+    assert _elsewhere(other) is other

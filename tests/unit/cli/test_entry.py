@@ -122,6 +122,29 @@ def test_help_of_a_command_does_not_load_the_layers() -> None:
     assert not {"sqlalchemy", "cryptography", "httpx2", "ropewalk.app", "ropewalk.rollout"} & set(loaded)
 
 
+@pytest.mark.parametrize(
+    ("words", "beside"),
+    [(["run", "ls"], {"sqlalchemy"}), (["sandbox", "ls"], set()), (["sandbox", "kill", "--all"], set())],
+)
+def test_commands_load_what_they_need(words: list[str], beside: set[str], tmp_path: Path) -> None:
+    """Import sets, not seconds: keys, lake and signatures are nothing to a list of runs, nor the journal to a sandbox."""
+    program = (
+        f"import sys; from ropewalk.cli import main; code = main([*{words}, '--state', {str(tmp_path / 's')!r}]);"
+        "print(code, *sorted(sys.modules), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    code, *loaded = done.stderr.split()
+    assert code == "0"
+    heavy = {"sqlalchemy", "cryptography", "httpx2", "ropewalk.app.custody", "ropewalk.lake", "ropewalk.tasks"}
+    assert heavy & set(loaded) == beside
+
+
+def test_the_memory_limit_says_what_else_it_holds(capsys: pytest.CaptureFixture[str]) -> None:
+    assert entry.main(["sandbox", "create", "--help"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "up to --memory-mib and --disk-mib together" in said
+
+
 def test_errors_have_codes_of_their_own() -> None:
     codes = [branch.exit_code for branch in RopewalkError.__subclasses__()]
     assert sorted(codes) == [2, 5, 6, 7]

@@ -45,6 +45,12 @@ def check_spec(spec: SandboxSpec) -> None:
     for name, least in (("memory_bytes", 16 << 20), ("disk_bytes", 1 << 20), ("processes_max", 4)):
         if getattr(spec, name) < least:
             raise CallerError(f"{name} is {getattr(spec, name)}; the least is {least}.")
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if spec.memory_bytes > there:
+        raise CallerError(
+            f"memory_bytes is {spec.memory_bytes} ({spec.memory_bytes >> 20} MiB); this machine has {there >> 20} MiB.",
+            next_step="give less.",
+        )
     if not 0.01 <= spec.cpus <= 1024:
         raise CallerError(f"cpus is {spec.cpus}; give 0.01 to 1024.")
     if not spec.idle_timeout_s > 0:

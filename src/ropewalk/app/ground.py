@@ -1,0 +1,55 @@
+"""What every command stands on: a profile, a state directory and an owner. Little is loaded for it, so that commands
+which need no more than that and sandboxes, or that and the journal, are quick."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from ropewalk.app.configuration import SandboxSettings, open_profile
+from ropewalk.machinery.profile import Profile
+from ropewalk.security.tenants import check_tenant
+from ropewalk.store.layout import Layout, default_state_dir
+
+
+class StandsOnGround(Protocol):
+    """Whatever has these three: the custody of all data, or the bare ground."""
+
+    @property
+    def profile(self) -> Profile:
+        """What was configured."""
+        ...
+
+    @property
+    def layout(self) -> Layout:
+        """Of the state directory."""
+        ...
+
+    @property
+    def tenant(self) -> str:
+        """Who owns what is made."""
+        ...
+
+
+class Ground(NamedTuple):
+    """The three, and nothing else."""
+
+    profile: Profile
+    layout: Layout
+    tenant: str
+
+
+def open_ground(profile: str | None = None, *, state: Path | None = None) -> Ground:
+    """Opens a state directory under a profile; makes it where it is not there.
+
+    Args:
+        profile: name or path; see `open_profile`.
+        state: the state directory; see `default_state_dir`.
+
+    Raises:
+        CallerError: no such profile.
+        UnavailableError: the state directory cannot be used.
+    """
+    opened = open_profile(profile)
+    tenant = check_tenant(opened.family(SandboxSettings).tenant)
+    return Ground(opened, Layout(state or default_state_dir()).ensure(), tenant)
