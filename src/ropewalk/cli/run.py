@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Group, Parameter
 
@@ -12,6 +12,9 @@ from ropewalk.cli.exit_codes import EXIT_INCOMPLETE
 from ropewalk.cli.opening import journal, named, opened
 from ropewalk.cli.output import counted, print_json, print_table, say
 from ropewalk.core.errors import CallerError
+
+if TYPE_CHECKING:
+    from ropewalk.rollout.plan import Plan
 
 app: App = verb(
     "run",
@@ -97,15 +100,11 @@ async def run(
         json: Print JSON.
     """
     from ropewalk.cli.conduct import check_report, conduct, finish, prepare_tasks
-    from ropewalk.rollout.plan_file import load_plan, plan_from_settings
 
     if not (resume or plan or source or task):
         raise CallerError("Nothing to run.", next_step="give a plan, --source, --task or --resume.")
     if task and (source or requirements or wheelhouse or plugin):
-        raise CallerError(
-            "--task names tasks that are built, --source and what belongs to it make new ones.",
-            next_step="give the one or the other.",
-        )
+        raise _either()
     given = {
         "source.uris": source or None,
         "source.requirements": str(requirements) if requirements else None,
@@ -117,9 +116,7 @@ async def run(
         "tasks.count": tasks,
         "run.policies": [name.strip() for name in policies.split(",")] if policies else None,
         "run.tasks": tasks,
-        "run.group": group,
-        "run.steps": steps,
-        "run.seed": seed,
+        **{"run.group": group, "run.steps": steps, "run.seed": seed},
         "run.concurrency": concurrency,
         "run.keep_failed": keep_failed or None,
         "policy.openai.base_url": base_url,
@@ -134,7 +131,7 @@ async def run(
         if resume:
             loaded = await conduct(rw, resume=named(resume, "run", rw.custody.journal.beginning), quiet=json)
         else:
-            made = plan_from_settings(_stated(given), base=load_plan(plan) if plan else None, names=FLAGS)
+            made = _plan(plan, given)
             on_interrupt("repeat the command: tasks that were built are kept.")
             chosen = await prepare_tasks(rw, made, wheelhouse=wheelhouse, quiet=json)
             loaded = await conduct(rw, plan=made, tasks=chosen, quiet=json)
@@ -205,8 +202,19 @@ async def rm(*runs: str, json: bool = False, place: Place = HERE) -> int:
     return 0
 
 
-def _stated(given: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in given.items() if value is not None}
+def _plan(file: Path | None, given: dict[str, Any]) -> Plan:
+    """A plan's file, if there is one, and the options over it; None: not given."""
+    from ropewalk.rollout.plan_file import load_plan, plan_from_settings
+
+    settings = {name: value for name, value in given.items() if value is not None}
+    return plan_from_settings(settings, base=load_plan(file) if file else None, names=FLAGS)
+
+
+def _either() -> CallerError:
+    return CallerError(
+        "--task names tasks that are built, --source and what belongs to it make new ones.",
+        next_step="give the one or the other.",
+    )
 
 
 def _settled() -> CallerError:

@@ -127,7 +127,7 @@ def test_help_of_a_command_does_not_load_the_layers() -> None:
     [(["run", "ls"], {"sqlalchemy"}), (["sandbox", "ls"], set()), (["sandbox", "kill", "--all"], set())],
 )
 def test_commands_load_what_they_need(words: list[str], beside: set[str], tmp_path: Path) -> None:
-    """Import sets, not seconds: keys, lake and signatures are nothing to a list of runs, nor a journal to a sandbox."""
+    """Import sets, not seconds: a list of runs needs neither keys nor lake, and a sandbox no journal either."""
     program = (
         f"import sys; from ropewalk.cli import main; code = main([*{words}, '--state', {str(tmp_path / 's')!r}]);"
         "print(code, *sorted(sys.modules), file=sys.stderr)"
