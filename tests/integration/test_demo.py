@@ -194,7 +194,7 @@ def test_a_task_is_shown_without_its_answer(demo: DemoState) -> None:
 def test_an_interrupted_run_says_how_to_go_on_and_does(alone: DemoState, tmp_path: Path) -> None:
     task = alone("task", "ls", "--json").json[0]["id"]
     plan = tmp_path / "plan.toml"
-    plan.write_text(f'[tasks]\nids = ["{task}"]\n\n[run]\npolicies = ["noop", "oracle"]\ngroup = 3\nconcurrency = 1\n')
+    plan.write_text(f'[tasks]\nids = ["{task}"]\n\n[run]\npolicies = ["noop", "oracle"]\ngroup = 8\nconcurrency = 1\n')
     layout, before = Layout(alone.state), census.take(Layout(alone.state))
     with started("run", plan, state=alone.state) as process:
         assert process.stderr is not None
@@ -223,7 +223,7 @@ def test_an_interrupted_run_says_how_to_go_on_and_does(alone: DemoState, tmp_pat
     done = alone("run", "--resume", resume[1], "--json")
     assert done.code == 0, done.err
     values = [line["value"] for line in done.json["summary"]["episodes"]]
-    assert values == [0.0] * 3 + [1.0] * 3
+    assert values == [0.0] * 8 + [1.0] * 8
     assert alone("verify", resume[1]).code == 4
 
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import anyio.to_thread
 import msgspec
 
 from ropewalk.app.configuration import FleetSettings, SandboxSettings
 from ropewalk.app.ground import StandsOnGround, open_ground
-from ropewalk.app.images import ImageWork
 from ropewalk.core.errors import CallerError
 from ropewalk.core.limits import MIB
 from ropewalk.orchestration.fleet import open_fleet
@@ -25,6 +25,9 @@ from ropewalk.sandbox.sandboxes import Sandboxes
 from ropewalk.security.data_classes import Use, check_allowed, most_restricted
 from ropewalk.security.tenants import TenantContext
 from ropewalk.store.layout import Layout
+
+if TYPE_CHECKING:
+    from ropewalk.app.images import ImageWork
 
 Progress = Callable[[str], None]
 
@@ -42,6 +45,7 @@ class Machines:
     """Belongs to one event loop."""
 
     def __init__(self, ground: StandsOnGround, *, driver: str = "") -> None:
+        self._ground = ground
         self.settings = ground.profile.family(SandboxSettings)
         self.tenant = ground.tenant
         self.layers = LayerStore(ground.layout, tenant=self.tenant)
@@ -54,13 +58,18 @@ class Machines:
         self.sandboxes = Sandboxes(
             self.driver, ground.layout, images=self.images, layers=self.layers, tenant=mine
         )  # fmt: skip
-        self.work = ImageWork(ground, self)
         fleet = ground.profile.family(FleetSettings)
         self.fleet = open_fleet(fleet.driver, config=fleet.local)
 
     def probe(self) -> Probe:
         """What the driver can do here."""
         return self.driver.probe()
+
+    @cached_property
+    def work(self) -> ImageWork:
+        """What is done with images. Loaded with the first: commands that only use sandboxes need no HTTP client."""
+        made: ImageWork = importlib.import_module("ropewalk.app.images").ImageWork(self._ground, self)
+        return made
 
     @cached_property
     def declares(self) -> tuple[str, ...]:

@@ -212,7 +212,9 @@ async def build(
         "ropewalk image export acme/tool:1.2 ./tool.tar --format docker",
     ],
 )
-async def export(image: str, target: Path, *, format: str = "oci", gzip: bool = False, place: Place = HERE) -> int:
+async def export(
+    image: str, target: Path, *, format: str = "oci", gzip: bool = False, json: bool = False, place: Place = HERE
+) -> int:  # fmt: skip
     """Writes an image to a file, or to a folder.
 
     Args:
@@ -220,6 +222,7 @@ async def export(image: str, target: Path, *, format: str = "oci", gzip: bool = 
         target: The file, or the new folder.
         format: oci (a tar of an OCI layout), oci-dir (the layout as a folder) or docker (for docker load).
         gzip: Pack the layers of an OCI layout.
+        json: Print JSON.
     """
     from ropewalk.core.errors import CallerError
     from ropewalk.sandbox.oci.export import Format
@@ -228,21 +231,26 @@ async def export(image: str, target: Path, *, format: str = "oci", gzip: bool = 
         raise CallerError(f"There is no format {format!r}.", next_step=f"use one of {', '.join(Format)}.")
     async with opened(place) as rw:
         record = await rw.export_image(image, target, form=Format(format), gzip=gzip)
-    say(record.digest)
+    print_json({"digest": record.digest, "target": str(target)}) if json else say(record.digest)
     return 0
 
 
 @command(app, "publish", examples=["ropewalk image publish debian:bookworm"])
-async def publish(*images: str, place: Place = HERE) -> int:
+async def publish(*images: str, json: bool = False, place: Place = HERE) -> int:
     """Lets every tenant of this state directory use images.
 
     Args:
         images: Names, labels, or digests, also the beginnings.
+        json: Print JSON.
     """
+    published = []
     async with opened(place) as rw:
         for each in images:
-            record = rw.images.publish(rw.images.find(each).digest)
-            say(f"public {record.digest}")
+            published.append(rw.images.publish(rw.images.find(each).digest).digest)
+            if not json:
+                say(f"public {published[-1]}")
+    if json:
+        print_json({"public": published})
     return 0
 
 

@@ -111,7 +111,7 @@ def _advice_to_mend(detail: str) -> str:
     if "importing plugin" in detail:
         return "name a plugin by its module (--plugin pytest_mock), and give --requirements FILE with its distribution."
     if missing := missing_modules(detail):
-        return f"give --requirements FILE with {' and '.join(missing)} in it (or --plugin, if it is one of pytest's)."
+        return f"--requirements FILE with {' and '.join(missing)} in it (or --plugin, if it is one of pytest's)."
     if hint := plugin_hint(detail):
         return f"{hint}, and --requirements FILE with its distribution in it."
     if re.search(r"(Syntax|Indentation|Tab)Error", detail):
