@@ -48,7 +48,9 @@ def _set_up() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115  (until the process ends)
-    setattr(sys, "stderr", Enduring(sys.stderr, whatever=True))  # noqa: B010  (it stands in for a stream)
+    # They stand in for streams until the interpreter's last flush, whose failure would change the exit code.
+    setattr(sys, "stdout", Enduring(sys.stdout))  # noqa: B010
+    setattr(sys, "stderr", Enduring(sys.stderr, whatever=True))  # noqa: B010
 
 
 def _behind(words: list[str]) -> list[str]:

@@ -49,7 +49,7 @@ def test_results_that_are_lost_otherwise_are_told() -> None:
         Enduring(full, whatever=True).flush()
 
 
-@pytest.mark.parametrize(("words", "code"), [("run ls", 0), ("nosuch", 2), ("trace nosuch", 2)])
+@pytest.mark.parametrize(("words", "code"), [("run ls", 0), ("run ls --json", 0), ("nosuch", 2), ("trace nosuch", 2)])
 def test_the_exit_code_stays_what_it_is(tmp_path: Path, words: str, code: int) -> None:
     reading, writing = os.pipe()
     os.close(reading)
