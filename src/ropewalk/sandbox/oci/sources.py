@@ -67,17 +67,22 @@ class ImageSource(Protocol):
 class RegistrySource:
     """An image in a registry."""
 
-    def __init__(self, registry: Registry, name: str, wanted: str) -> None:
+    def __init__(self, registry: Registry, name: str, wanted: str, *, top: bytes = b"") -> None:
+        """
+        Args:
+            top: the manifest or index of `wanted`, where it was fetched already.
+        """
         self._registry = registry
         self._name = name
         self._wanted = wanted
+        self._top = top
 
     def parts(self, wanted: Platform, *, chosen: bool) -> Parts:
         """See `ImageSource`."""
-        top, _ = self._registry.manifest(self._wanted)
+        top = self._top or self._registry.manifest(self._wanted)
         return resolve(
             top, self._name, wanted, chosen=chosen,
-            manifest=lambda descriptor, _: self._registry.manifest(descriptor.digest).data, blob=self._registry.small,
+            manifest=lambda descriptor, _: self._registry.manifest(descriptor.digest), blob=self._registry.small,
         )  # fmt: skip
 
     def layer(self, parts: Parts, at: int) -> AbstractContextManager[ByteSource]:
