@@ -46,11 +46,6 @@ class Parts(NamedTuple):
         """Digests of the layers, unpacked."""
         return tuple(self.config.rootfs.diff_ids or ())
 
-    @property
-    def bytes(self) -> int:
-        """Of all layers as they are packed."""
-        return sum(max(0, layer.size) for layer in self.layers)
-
 
 class ImageSource(Protocol):
     """Something that holds images."""

@@ -63,7 +63,7 @@ class Pending(NamedTuple):
 
 
 class LayerUnpacker:
-    """Of one layer, into a new folder. `read` once, `lower` if something is `pending`, then `finish`."""
+    """Of one layer, into a new folder. `read` once, `link_below` and `inherit` for what is pending, then `finish`."""
 
     def __init__(self, destination: Path, what: str, *, changes: bool = True) -> None:
         """
