@@ -94,12 +94,7 @@ static void link_closed(struct link *link)
     connection_close(link->owner, NULL);
 }
 
-static void nothing(struct mux *mux)
-{
-    (void)mux;
-}
-
-static const struct mux_hooks hooks = {link_opened, link_received, link_wanted, link_closed, nothing};
+static const struct mux_hooks hooks = {link_opened, link_received, link_wanted, link_closed};
 
 static void host_lost(struct stream *stream)
 {

@@ -43,7 +43,7 @@ bool job_done(struct job *job, int64_t count)
     return false;
 }
 
-static void job_release(struct job *job)
+void job_abandon(struct job *job)
 {
     task_detach(&job->task);
     if (job->release)
@@ -52,17 +52,12 @@ static void job_release(struct job *job)
     job->over = true;
 }
 
-void job_abandon(struct job *job)
-{
-    job_release(job);
-}
-
 void jobs_step(struct agent *agent)
 {
     for (struct job **at = &agent->jobs; *at;) {
         struct job *job = *at;
         if (!job->over && !connection_congested(job->task.connection) && !job->step(job))
-            job_release(job);
+            job_abandon(job);
         if (!job->over) {
             at = &job->next;
             continue;

@@ -33,7 +33,7 @@ bool job_fail(struct job *job, int number, const char *why, struct span path);
 bool job_done(struct job *job, int64_t count);
 void jobs_step(struct agent *agent);
 bool jobs_wait(const struct agent *agent); /* whether some job can go on at once */
-void job_abandon(struct job *job);
+void job_abandon(struct job *job); /* also of one that is done */
 
 struct upload;
 bool upload_start(struct connection *connection, uint32_t channel, struct span payload);

@@ -235,7 +235,6 @@ static void take_reset(struct mux *mux, uint64_t generation)
     mux_drop_links(mux);
     mux->generation = generation;
     mux->in_step = true;
-    mux->hooks->ready(mux);
 }
 
 static void take_packet(struct mux *mux, const uint8_t *packet, size_t size)
@@ -261,7 +260,6 @@ static void take_packet(struct mux *mux, const uint8_t *packet, size_t size)
         if (mux->host && !mux->in_step) {
             mux->in_step = true;
             mux->reset = false;
-            mux->hooks->ready(mux);
         }
         return;
     }

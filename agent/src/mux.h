@@ -51,8 +51,6 @@ struct mux_hooks {
     size_t (*wanted)(struct link *link, uint8_t *data, size_t size);
     /* No more will come, nor be taken. The link's memory is the mux's. */
     void (*closed)(struct link *link);
-    /* Both sides are in step now (host), or a new host end is there (agent). All links of before were closed. */
-    void (*ready)(struct mux *mux);
 };
 
 struct mux {

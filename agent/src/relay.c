@@ -155,13 +155,7 @@ static void listener_ready(struct watch *watch, uint32_t events)
     peer_wait(peer);
 }
 
-/* Both sides are in step: who waits to be accepted may come. */
-static void in_step(struct mux *mux)
-{
-    (void)mux;
-}
-
-static const struct mux_hooks hooks = {link_opened, link_received, link_wanted, link_closed, in_step};
+static const struct mux_hooks hooks = {link_opened, link_received, link_wanted, link_closed};
 
 static void listen_as_may_be(struct relay *relay)
 {

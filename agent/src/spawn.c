@@ -50,11 +50,11 @@ void refuse(struct refusal *refusal, int code, const char *before, struct span n
     bytes_put(&refusal->message, after, strlen(after));
 }
 
-static void refuse_why(struct refusal *refusal, int code, struct span name, const char *between, int number)
+static void refuse_why(struct refusal *refusal, const char *before, struct span name, const char *between, int number)
 {
     char text[160];
     snprintf(text, sizeof text, "%s%s", between, strerror(number));
-    refuse(refusal, code, "", name, text);
+    refuse(refusal, 126, before, name, text);
 }
 
 bool terminal_size(int terminal, struct span request)
@@ -196,25 +196,21 @@ static bool launch_refused(const struct launch *launch, struct span program, str
     case STAGE_NONE:
         return false;
     case STAGE_FOLDER:
-        refuse(refusal, 126, "cannot enter ", cwd, "");
-        bytes_put(&refusal->message, ": ", 2);
-        bytes_put(&refusal->message, strerror(number), strlen(strerror(number)));
+        refuse_why(refusal, "cannot enter ", cwd, ": ", number);
         return true;
     case STAGE_USER:
-        refuse(refusal, 126, "cannot become user '", span_of(launch->user->name), "'");
-        bytes_put(&refusal->message, ": ", 2);
-        bytes_put(&refusal->message, strerror(number), strlen(strerror(number)));
+        refuse_why(refusal, "cannot become user '", span_of(launch->user->name), "': ", number);
         return true;
     case STAGE_EXEC:
         if (number == EAGAIN)
             refuse(refusal, 126, "", program, ": no more processes are allowed in this sandbox");
         else if (number != ENOENT)
-            refuse_why(refusal, 126, program, ": ", number);
+            refuse_why(refusal, "", program, ": ", number);
         else
             refuse(refusal, 127, "", program, launch->outcome->is_there ? ": its interpreter is not found" : ": not found");
         return true;
     default:
-        refuse_why(refusal, 126, span_of("cannot start"), ": ", number);
+        refuse_why(refusal, "", span_of("cannot start"), ": ", number);
         return true;
     }
 }
@@ -334,13 +330,13 @@ static bool start_child(struct agent *agent, struct span request, struct launch 
         if (number == EAGAIN)
             refuse(refusal, 126, "", span_of(launch->argv[0]), ": no more processes are allowed in this sandbox");
         else if (number)
-            refuse_why(refusal, 126, span_of("cannot start"), ": ", number);
+            refuse_why(refusal, "", span_of("cannot start"), ": ", number);
         else if (launch_refused(launch, span_of(launch->argv[0]), cwd, refusal))
             number = -1;
         if (number < 0)
             waitpid(started->pid, NULL, 0);
     } else {
-        refuse_why(refusal, 126, span_of(flags & F_PTY ? "no terminal" : "cannot start"), ": ", number);
+        refuse_why(refusal, "", span_of(flags & F_PTY ? "no terminal" : "cannot start"), ": ", number);
     }
     close_all(theirs, 3);
     if (number == 0) {

@@ -100,12 +100,7 @@ static void closed(struct link *link)
     (void)link;
 }
 
-static void ready(struct mux *mux)
-{
-    (void)mux;
-}
-
-static const struct mux_hooks hooks = {opened, received, wanted, closed, ready};
+static const struct mux_hooks hooks = {opened, received, wanted, closed};
 
 /* Bytes as they are, and then as packets of the right generation, of which a few are sound. */
 static void try_mux(struct span input, bool host)

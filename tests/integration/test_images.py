@@ -140,6 +140,7 @@ async def test_a_mirror_is_asked_first_and_the_registry_where_it_has_nothing(hos
             async with Ropewalk.open(str(profile), state=state) as rw:
                 assert (await rw.pull(name)).names[0] == name
                 assert mirror.requests
+        assert full.count("/manifests/1") == 1  # what it answered is what is pulled
 
 
 async def test_the_air_gapped_profile_reaches_loopback_alone(host: str, state: Path) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -93,8 +94,7 @@ class ImageWork:
         access.allow(reference.host.rpartition(":")[0] or reference.host)
 
         def pull() -> ImageRecord:
-            with _first_that_answers(reference, access) as registry:
-                source = RegistrySource(registry, reference.name, reference.wanted)
+            with _first_that_answers(reference, access) as source:
                 return self._assemble(source, platform, progress, stop)
 
         def name_it(record: ImageRecord) -> ImageRecord:
@@ -264,16 +264,19 @@ class ImageWork:
             )  # fmt: skip
 
 
-def _first_that_answers(reference: Reference, access: Access) -> Registry:
-    """The first of the mirrors that knows the image, else the registry itself."""
+@contextmanager
+def _first_that_answers(reference: Reference, access: Access) -> Iterator[RegistrySource]:
+    """The image at the first of the mirrors that knows it, else at the registry itself."""
     for mirror in access.mirrors:
-        registry = Registry(reference, access, host=mirror)
-        try:
-            registry.manifest(reference.wanted)
-            return registry
-        except (CallerError, UnavailableError):
-            registry.__exit__(None, None, None)
-    return Registry(reference, access)
+        with Registry(reference, access, host=mirror) as registry:
+            try:
+                top = registry.manifest(reference.wanted)
+            except (CallerError, UnavailableError):
+                continue
+            yield RegistrySource(registry, reference.name, reference.wanted, top=top)
+            return
+    with Registry(reference, access) as registry:
+        yield RegistrySource(registry, reference.name, reference.wanted)
 
 
 async def _stoppable(work: Callable[[], T], stop: threading.Event) -> T:

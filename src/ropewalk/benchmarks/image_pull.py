@@ -26,10 +26,10 @@ import httpx2
 
 from ropewalk.app.ropewalk import Ropewalk
 from ropewalk.benchmarks.promises import Measurement, measured
+from ropewalk.core.limits import MIB
 from ropewalk.sandbox.drivers.process import bubblewrap
 from ropewalk.sandbox.oci.documents import CONFIG_TYPES, LAYER_TYPE, MANIFEST_TYPES, machine_platform
 
-MIB = 1 << 20
 SIZE_VARIABLE = "ROPEWALK_BENCH_IMAGE_MIB"
 LAYERS = 20
 PRESENT = 18
@@ -77,7 +77,7 @@ async def _measure(folder: Path, size: int, progress: Callable[[str], None]) -> 
 async def _ours_s(state: Path, image: str, warm: Sequence[str]) -> tuple[float, float]:
     """Wall and our CPU seconds from the pull to the end of the first command."""
     async with Ropewalk.open(state=state) as rw:
-        async with rw.sandbox() as ready:  # the default image, which the agent runs out of, is there on any machine
+        async with rw.sandbox() as ready:  # what the first sandbox alone takes is no part of it
             await ready.exec(["true"])
         for each in warm:
             await rw.pull(each)

@@ -231,8 +231,8 @@ async def fork(
         raise CallerError(f"One id for {count} sandboxes.", next_step="leave out --id or --count.")
     chosen = named(id, "sandbox") if id else None
     async with machines(place) as here:
-        known = partial(beginning, here.sandboxes.snapshots())
-        saved = here.sandboxes.snapshot(named(snapshot, "snapshot", known))
+        origin = named(snapshot, "snapshot", lambda text: beginning(here.sandboxes.snapshots(), text))
+        saved = here.sandboxes.snapshot(origin)
         made: list[SandboxRecord] = []
         try:
             while len(made) < count:
@@ -325,7 +325,10 @@ async def _reached(place: Place, sandbox: str) -> AsyncIterator[Sandbox]:
 
 @asynccontextmanager
 async def _found(here: Machines, sandbox: str) -> AsyncIterator[Sandbox]:
-    id = named(sandbox, "sandbox", partial(beginning, await here.sandboxes.records()))
+    try:
+        id = named(sandbox, "sandbox")
+    except CallerError:
+        id = named(sandbox, "sandbox", partial(beginning, await here.sandboxes.records()))
     reached = await here.sandboxes.open(id)
     try:
         yield reached

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from ropewalk.cli.apps import HERE, Place, command, noun
 from ropewalk.cli.opening import beginning, named, opened
 from ropewalk.cli.output import print_json, print_table, say
@@ -52,7 +50,7 @@ async def rm(*snapshots: str, force: bool = False, json: bool = False, place: Pl
     removed = []
     async with opened(place) as rw:
         for each in snapshots:
-            id = named(each, "snapshot", partial(beginning, rw.sandboxes.snapshots()))
+            id = named(each, "snapshot", lambda text: beginning(rw.sandboxes.snapshots(), text))
             rw.sandboxes.snapshot(id)
             async with rw.sandboxes.dropping() as drop:
                 holders = rw.custody.journal.holds().get(id, [])

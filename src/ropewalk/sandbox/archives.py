@@ -20,6 +20,8 @@ from ropewalk.sandbox.oci.streams import zstd
 
 _CHUNK = 1024 * 1024
 _HEADER_BYTES = 4096
+PLAIN_BYTES_MAX = limits.TREE_BYTES_MAX + _HEADER_BYTES * limits.TREE_MEMBERS_MAX
+"""Of an archive, unpacked: its files and what stands around them."""
 _PACKERS: dict[bytes, Callable[[Path], Any]] = {
     b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\0": lzma.open, b"\x28\xb5\x2f\xfd": zstd.open,
 }  # fmt: skip
@@ -45,13 +47,12 @@ def plain(path: Path) -> Iterator[IO[bytes]]:
         with path.open("rb") as file:
             yield file
         return
-    allowed = limits.TREE_BYTES_MAX + _HEADER_BYTES * limits.TREE_MEMBERS_MAX
-    packed = path.stat().st_size
+    bytes_max = max(path.stat().st_size * limits.ARCHIVE_RATIO_MAX, limits.ARCHIVE_RATIO_FREE_BYTES)
     with tempfile.TemporaryFile() as unpacked, opener(path) as source:
         total = 0
         while data := source.read(_CHUNK):
             total += len(data)
-            if total > allowed or total > max(packed * limits.ARCHIVE_RATIO_MAX, limits.ARCHIVE_RATIO_FREE_BYTES):
+            if total > min(PLAIN_BYTES_MAX, bytes_max):
                 raise CallerError(f"{path.name} unpacks to more than {limits.TREE_BYTES_MAX} bytes "
                                   f"or {limits.ARCHIVE_RATIO_MAX} times its size.")  # fmt: skip
             unpacked.write(data)

@@ -75,7 +75,6 @@ class Connection:
         self._error: SandboxGoneError | None = None
         self._closing = False
         self._doubting = anyio.Lock()
-        self.features: frozenset[str] = frozenset()
         self._tasks: list[asyncio.Task[None]] = []
 
     @classmethod
@@ -239,7 +238,6 @@ class Connection:
             fields = Fields(frame.payload)
             if fields.number(Key.VERSION) != VERSION:
                 raise ProtocolError(f"version {fields.number(Key.VERSION)}, not {VERSION}")
-            self.features = frozenset(name.decode("utf-8", "replace") for name in fields.all(Key.FEATURES)[:32])
             self._hello.set()
         elif channel := self._channels.get(frame.channel):
             channel.frame(frame.kind, frame.payload)

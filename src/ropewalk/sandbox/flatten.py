@@ -98,7 +98,7 @@ def _make(merged: Merged, sources: Sequence[Path], target: Path) -> Tree:
             _share(source, place)
     for source, place, entry in reversed(folders):
         if entry.opaque:
-            fd = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            fd = os.open(place, trees.FOLDER)
             try:
                 trees.mark_opaque(fd)
             finally:

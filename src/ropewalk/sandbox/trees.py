@@ -16,7 +16,7 @@ import errno
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -28,6 +28,8 @@ from ropewalk.sandbox import privilege
 Owner = Callable[[int, int], tuple[int, int]]
 """From the ids found on disk to those inside a sandbox."""
 
+FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+"""How a folder of a tree is opened."""
 _OPAQUE = ("trusted.overlay.opaque", "user.overlay.opaque")
 _COPY_BYTES = 1024 * 1024
 _KEPT_BITS = 0o1777
@@ -141,14 +143,14 @@ class _Walk:
 
     def run(self, source: Path | int, destination: Path | None) -> Tree:
         try:
-            fd = os.open(source if isinstance(source, Path) else f"/proc/self/fd/{source}", _FOLDER & ~os.O_NOFOLLOW)
+            fd = os.open(source if isinstance(source, Path) else f"/proc/self/fd/{source}", FOLDER & ~os.O_NOFOLLOW)
         except OSError as error:
             raise CallerError(f"{source} is not a readable folder: {error.strerror}.") from error
         target = -1
         try:
             if destination is not None:
                 destination.mkdir(mode=0o700)
-                target = os.open(destination, _FOLDER)
+                target = os.open(destination, FOLDER)
             self.folder(fd, target, "", 0)
         finally:
             os.close(fd)
@@ -172,11 +174,11 @@ class _Walk:
         found = os.stat(name, dir_fd=fd, follow_symlinks=False)
         kind = stat.S_IFMT(found.st_mode)
         if kind == stat.S_IFDIR:
-            with _opened(fd, name, _FOLDER, found) as inner:
+            with _opened(fd, name, FOLDER, found) as inner:
                 into = -1
                 if target >= 0:
                     os.mkdir(name, 0o700, dir_fd=target)
-                    into = os.open(name, _FOLDER, dir_fd=target)
+                    into = os.open(name, FOLDER, dir_fd=target)
                 try:
                     self.folder(inner, into, path, depth + 1)
                 finally:
@@ -217,7 +219,7 @@ class _Walk:
             )
             try:
                 size, sha256 = self.pour(inner, out)
-                attributes = _attributes(inner)
+                attributes = encoded(own_attributes(inner))
                 if out >= 0:
                     for attribute, value in attributes.items():
                         os.setxattr(out, attribute, base64.b64decode(value))
@@ -264,7 +266,7 @@ class _Walk:
     def finish_folder(self, fd: int, target: int, path: str) -> None:
         found = os.fstat(fd)
         uid, gid = self.owner(found.st_uid, found.st_gid)
-        attributes = _attributes(fd)
+        attributes = encoded(own_attributes(fd))
         opaque = is_opaque(fd)
         self.entries.append(TreeEntry(path=text(path), kind="directory", mode=found.st_mode & _KEPT_BITS, uid=uid,
                                       gid=gid, opaque=opaque, attributes=attributes))  # fmt: skip
@@ -280,7 +282,6 @@ class _Walk:
         os.fchmod(target, found.st_mode & _KEPT_BITS)
 
 
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOATIME | os.O_CLOEXEC
 
 
@@ -335,8 +336,9 @@ def own_attributes(fd: int) -> dict[str, bytes]:
     return {name: os.getxattr(fd, name) for name in sorted(names) if is_kept_attribute(name)}
 
 
-def _attributes(fd: int) -> dict[str, str]:
-    return {name: base64.b64encode(value).decode() for name, value in own_attributes(fd).items()}
+def encoded(attributes: Mapping[str, bytes]) -> dict[str, str]:
+    """Extended attributes as a member's record has them; see `attribute_values`."""
+    return {name: base64.b64encode(value).decode() for name, value in sorted(attributes.items())}
 
 
 def attribute_values(entry: TreeEntry) -> dict[str, bytes]:

@@ -19,7 +19,7 @@ from typing import Final, Protocol
 
 from ropewalk.core import limits
 from ropewalk.core.errors import CallerError, UnavailableError
-from ropewalk.sandbox import trees
+from ropewalk.sandbox import archives, trees
 from ropewalk.sandbox.images import PATH_VARIABLE, ImageRecord, Origin
 from ropewalk.sandbox.layers import LayerStore
 from ropewalk.sandbox.oci.documents import Platform, StartConfig, machine_platform
@@ -29,10 +29,7 @@ from ropewalk.sandbox.oci.streams import Ahead, ByteSource, Hashed, unpacked
 from ropewalk.sandbox.oci.unpack import LayerUnpacker, Pending
 from ropewalk.sandbox.trees import Tree
 
-_UNPACKED_BYTES_MAX: Final = limits.TREE_BYTES_MAX + 4096 * limits.TREE_MEMBERS_MAX
-"""Of a layer's archive: its files and what stands around them."""
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Progress(Protocol):
@@ -167,7 +164,7 @@ class _Maker:
             told = _Told(raw, self._tell.fetched, self._stop)
             sized = descriptor.size >= 0
             packed = Hashed(told, what=what, bytes_max=descriptor.size if sized else limits.IMAGE_BYTES_MAX)
-            plain = Hashed(unpacked(packed, what), what=f"{what}, unpacked,", bytes_max=_UNPACKED_BYTES_MAX)
+            plain = Hashed(unpacked(packed, what), what=f"{what}, unpacked,", bytes_max=archives.PLAIN_BYTES_MAX)
             try:
                 with Ahead(plain) as ahead:
                     pending = unpacker.read(ahead)
@@ -239,7 +236,7 @@ def find_below(stack: Sequence[Path], parts: Sequence[str]) -> int | None:
     None: nothing, or it lies behind a link.
     """
     for root in reversed(stack):
-        fd = os.open(root, _FOLDER)
+        fd = os.open(root, trees.FOLDER)
         hides = False
         try:
             for depth, part in enumerate(parts, 1):
@@ -256,7 +253,7 @@ def find_below(stack: Sequence[Path], parts: Sequence[str]) -> int | None:
                     return os.open(part, kind | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
                 if not stat.S_ISDIR(found.st_mode):
                     return None
-                inner = os.open(part, _FOLDER, dir_fd=fd)
+                inner = os.open(part, trees.FOLDER, dir_fd=fd)
                 os.close(fd)
                 fd = inner
                 hides = hides or trees.is_opaque(fd)

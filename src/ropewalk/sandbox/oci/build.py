@@ -100,7 +100,7 @@ class Builder:
         own.write_text(_POLICY, encoding="ascii")
         return ("--signature-policy", str(own))
 
-    def _run(self, arguments: Sequence[str], failed: str) -> list[str]:
+    def _run(self, arguments: Sequence[str], failed: str) -> None:
         (self._folder / "tmp").mkdir(exist_ok=True)
         # Whatever ends us ends all of it: the namespace's first process goes, and the rest with it.
         around: tuple[str, ...] = ()
@@ -138,7 +138,6 @@ class Builder:
                 next_step="mend what its last lines say"
                 + ("; the profile allows no network, so base images must be here." if self._offline else "."),
             )
-        return list(lines)
 
     def _follow(self, process: subprocess.Popen[str], lines: deque[str]) -> None:
         assert process.stdout is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -62,7 +61,7 @@ def as_tree(members: Mapping[tuple[str, ...], LayerMember], *, skipped: int) -> 
         member, path = members[parts], trees.text("/".join(parts))
         if isinstance(member, LayerFolder):
             entry = TreeEntry(path=path, kind="directory", mode=member.mode, uid=member.uid, gid=member.gid,
-                              opaque=member.opaque, attributes=_encoded(member.attributes))  # fmt: skip
+                              opaque=member.opaque, attributes=trees.encoded(member.attributes))  # fmt: skip
         elif isinstance(member, LayerLink):
             entry = TreeEntry(path=path, kind="link", uid=member.uid, gid=member.gid, target=trees.text(member.target))
         elif isinstance(member, LayerWhiteout):
@@ -74,10 +73,6 @@ def as_tree(members: Mapping[tuple[str, ...], LayerMember], *, skipped: int) -> 
             size += member.size
             entry = TreeEntry(path=path, kind="file", mode=member.mode, uid=member.uid, gid=member.gid,
                               size=member.size, sha256=member.sha256,
-                              attributes=_encoded(member.attributes))  # fmt: skip
+                              attributes=trees.encoded(member.attributes))  # fmt: skip
         entries.append(entry)
     return Tree(entries=tuple(sorted(entries, key=trees.order)), size=size, skipped=skipped)
-
-
-def _encoded(attributes: Mapping[str, bytes]) -> dict[str, str]:
-    return {name: base64.b64encode(value).decode() for name, value in sorted(attributes.items())}

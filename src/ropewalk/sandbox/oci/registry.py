@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Final, NamedTuple
+from typing import Final
 from urllib.parse import urljoin, urlsplit
 
 import httpx2
@@ -51,13 +51,6 @@ class Access:
     sleep: Callable[[float], None] = time.sleep
     stop: threading.Event = field(default_factory=threading.Event)
     """Set from another thread, it ends whatever goes on."""
-
-
-class Fetched(NamedTuple):
-    """A manifest or an index."""
-
-    data: bytes
-    media_type: str
 
 
 class _AgainError(Exception):
@@ -100,7 +93,7 @@ class Registry:
     ) -> None:
         self._client.close()
 
-    def manifest(self, wanted: str) -> Fetched:
+    def manifest(self, wanted: str) -> bytes:
         """The manifest or index of a tag or digest. Of a digest the bytes are checked.
 
         Raises:
@@ -112,14 +105,14 @@ class Registry:
         what = f"The manifest {wanted} of {self.host}/{self._reference.repository}"
         accept = ", ".join((*MANIFEST_TYPES, *INDEX_TYPES))
 
-        def fetch() -> Fetched:
+        def fetch() -> bytes:
             with closing(self._send(f"{self._base}manifests/{wanted}", {"Accept": accept}, what)) as response:
                 data = _whole(response, what, limits.IMAGE_MANIFEST_BYTES_MAX)
                 said = response.headers.get("Docker-Content-Digest", "")
                 for digest in (wanted if ":" in wanted else "", said):
                     if digest.startswith("sha256:"):
                         Descriptor(digest=digest, size=len(data)).check_bytes(data, what)
-                return Fetched(data, response.headers.get("Content-Type", "").partition(";")[0].strip())
+                return data
 
         return self._retried(fetch)
 
@@ -157,7 +150,7 @@ class Registry:
         """Failures in a row."""
         return self._access.attempts_max
 
-    def _retried(self, fetch: Callable[[], Fetched]) -> Fetched:
+    def _retried(self, fetch: Callable[[], bytes]) -> bytes:
         for attempt in range(1, self.attempts_max + 1):
             try:
                 return fetch()

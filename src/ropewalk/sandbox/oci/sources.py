@@ -7,7 +7,6 @@ and plain tar archives of layers, as moby's image/tarexport writes it; since Doc
 from __future__ import annotations
 
 import os
-import tarfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -19,7 +18,7 @@ from ropewalk.core import limits
 from ropewalk.core.errors import CallerError
 from ropewalk.core.paths import parts_below
 from ropewalk.core.records import decode, digest_bytes
-from ropewalk.machinery.archives import BoundedMember
+from ropewalk.machinery.archives import open_tar
 from ropewalk.sandbox import archives
 from ropewalk.sandbox.oci import documents
 from ropewalk.sandbox.oci.documents import Config, Descriptor, Index, Manifest, Platform
@@ -46,11 +45,6 @@ class Parts(NamedTuple):
         """Digests of the layers, unpacked."""
         return tuple(self.config.rootfs.diff_ids or ())
 
-    @property
-    def bytes(self) -> int:
-        """Of all layers as they are packed."""
-        return sum(max(0, layer.size) for layer in self.layers)
-
 
 class ImageSource(Protocol):
     """Something that holds images."""
@@ -67,17 +61,22 @@ class ImageSource(Protocol):
 class RegistrySource:
     """An image in a registry."""
 
-    def __init__(self, registry: Registry, name: str, wanted: str) -> None:
+    def __init__(self, registry: Registry, name: str, wanted: str, *, top: bytes = b"") -> None:
+        """
+        Args:
+            top: the manifest or index of `wanted`, where it was fetched already.
+        """
         self._registry = registry
         self._name = name
         self._wanted = wanted
+        self._top = top
 
     def parts(self, wanted: Platform, *, chosen: bool) -> Parts:
         """See `ImageSource`."""
-        top, _ = self._registry.manifest(self._wanted)
+        top = self._top or self._registry.manifest(self._wanted)
         return resolve(
             top, self._name, wanted, chosen=chosen,
-            manifest=lambda descriptor, _: self._registry.manifest(descriptor.digest).data, blob=self._registry.small,
+            manifest=lambda descriptor, _: self._registry.manifest(descriptor.digest), blob=self._registry.small,
         )  # fmt: skip
 
     def layer(self, parts: Parts, at: int) -> AbstractContextManager[ByteSource]:
@@ -124,26 +123,26 @@ class ArchiveFiles:
     """The files of a plain tar archive, by where they begin."""
 
     def __init__(self, path: Path, file: IO[bytes]) -> None:
+        """Raises:
+        CallerError: too many members. Where it is damaged or no archive, one of `archives.DAMAGED`.
+        """
         self._path = path
         self._file = file
         self._places: dict[str, tuple[int, int]] = {}
         links: dict[str, str] = {}
         file.seek(0)
-        try:
-            archive = tarfile.TarFile(fileobj=file, mode="r", tarinfo=BoundedMember)
-            while (member := archive.next()) is not None:
-                archive.members.clear()  # type: ignore[attr-defined]  # tarfile keeps them all
-                if len(self._places) + len(links) > limits.TREE_MEMBERS_MAX:
-                    raise CallerError(f"{path.name} holds more than {limits.TREE_MEMBERS_MAX} members.")
-                name = "/".join(parts_below(member.name.lstrip("/")) or ())
-                if member.isreg() and not member.issparse():
-                    self._places[name] = (member.offset_data, member.size)
-                elif member.issym() or member.islnk():
-                    # Old versions of `docker save` store a layer that comes twice once, and link to it.
-                    base = name.rpartition("/")[0] if member.issym() else ""
-                    links[name] = _resolved(base, member.linkname)
-        except archives.DAMAGED as error:
-            raise CallerError(f"{path.name} is not a whole tar archive: {error}.") from error
+        archive = open_tar(file)
+        while (member := archive.next()) is not None:
+            archive.members.clear()  # type: ignore[attr-defined]  # tarfile keeps them all
+            if len(self._places) + len(links) > limits.TREE_MEMBERS_MAX:
+                raise CallerError(f"{path.name} holds more than {limits.TREE_MEMBERS_MAX} members.")
+            name = "/".join(parts_below(member.name.lstrip("/")) or ())
+            if member.isreg() and not member.issparse():
+                self._places[name] = (member.offset_data, member.size)
+            elif member.issym() or member.islnk():
+                # Old versions of `docker save` store a layer that comes twice once, and link to it.
+                base = name.rpartition("/")[0] if member.issym() else ""
+                links[name] = _resolved(base, member.linkname)
         for name, target in links.items():
             if target in self._places:
                 self._places.setdefault(name, self._places[target])

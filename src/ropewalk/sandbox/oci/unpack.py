@@ -46,7 +46,6 @@ _IDS: Final = 65_536
 _NOBODY: Final = 65_534
 _TIME_S_MAX: Final = 2**33
 """Of a member's time, which extended headers may set to anything: more than a file system keeps."""
-_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _ZERO_CHUNK: Final = 65_536
 
@@ -63,7 +62,7 @@ class Pending(NamedTuple):
 
 
 class LayerUnpacker:
-    """Of one layer, into a new folder. `read` once, `lower` if something is `pending`, then `finish`."""
+    """Of one layer, into a new folder. `read` once, `link_below` and `inherit` for what is pending, then `finish`."""
 
     def __init__(self, destination: Path, what: str, *, changes: bool = True) -> None:
         """
@@ -76,7 +75,7 @@ class LayerUnpacker:
         self.dropped: Counter[str] = Counter()
         self._changes = changes
         destination.mkdir(mode=0o700)
-        self._root = os.open(destination, _FOLDER)
+        self._root = os.open(destination, trees.FOLDER)
         self._near: tuple[Parts, int] = ((), os.dup(self._root))
         self._members: dict[Parts, LayerMember] = {(): LayerFolder(mode=0o755)}
         self._hidden: set[Parts] = set()
@@ -384,7 +383,7 @@ class LayerUnpacker:
                     self._members[here] = LayerFolder(mode=0o755)
                 elif not isinstance(held, LayerFolder):
                     raise self._wrong(name, "goes through a link or a file")
-                inner = os.open(part, _FOLDER, dir_fd=fd)
+                inner = os.open(part, trees.FOLDER, dir_fd=fd)
             finally:
                 os.close(fd)
             fd = inner

@@ -58,6 +58,10 @@ class Channel:
                     return None
                 return self._take(data)
 
+    async def answer(self) -> Message | None:
+        """Like `next`; how it ended, where another who waited was told that."""
+        return await self.next() or self.ended
+
     def now(self) -> Message | None:
         """Like `next`, without waiting; None also when there is nothing yet."""
         try:

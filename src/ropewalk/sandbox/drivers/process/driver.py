@@ -227,7 +227,7 @@ class ProcessDriver:
             listener.close()
         self._live[record.id] = live
         with anyio.move_on_after(START_TIMEOUT_S):
-            answer = await live.channel.next() or live.channel.ended
+            answer = await live.channel.answer()
             live.answered = True
             if answer is None or answer["event"] != "started":
                 raise _refused(answer)
@@ -240,14 +240,14 @@ class ProcessDriver:
         try:
             connection = folder.connect()
         except SandboxGoneError as error:
-            raise _refused(await live.channel.next() or live.channel.ended) from error
+            raise _refused(await live.channel.answer()) from error
         try:
             await anyio.wait_readable(connection)
             greeting = b""
             with suppress(OSError):  # it died before it took the connection
                 greeting = connection.recv(1, _PEEK)
             if not greeting:
-                raise _refused(await live.channel.next() or live.channel.ended)
+                raise _refused(await live.channel.answer())
             return await UNIXSocketStream.from_socket(connection)
         except BaseException:
             connection.close()
