@@ -134,7 +134,7 @@ class MutantBuilder:
         except NoTestsError as error:
             rejections.append(Rejection(name=plan.name, reason=Reason.NO_TESTS, detail=error.message))
         return SourceYield(
-            name=plan.name, kind=TaskKind.MUTANT, distribution=plan.release.distribution, tests=tests, units=tried,
+            name=plan.name, kind=plan.kind, distribution=plan.distribution, tests=tests, units=tried,
             tasks=tuple(tasks), rejections=tuple(rejections), left_out=lacking,
             seconds=round(self._bench.clock.monotonic_s() - started_s, 2),
         )  # fmt: skip

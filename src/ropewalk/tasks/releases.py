@@ -81,7 +81,7 @@ class ReleaseBuilder:
         work = await self._look(plan, pair, found, tell)
         tasks, rejections = await self._build_units(work, tell, places, attempts)
         return SourceYield(
-            name=plan.name, kind=TaskKind.RELEASE, distribution=plan.after.distribution, tests=len(found.seconds),
+            name=plan.name, kind=plan.kind, distribution=plan.distribution, tests=len(found.seconds),
             killers=len(found.killers), units=len(work.units), tasks=tuple(tasks), rejections=tuple(rejections),
             dropped=found.dropped, left_out=found.left_out,
             seconds=round(self._bench.clock.monotonic_s() - started_s, 2),
@@ -171,7 +171,7 @@ class ReleaseBuilder:
 
     def _nothing(self, plan: PairPlan, reason: Reason, detail: str, found: Killers | None = None) -> SourceYield:
         return SourceYield(
-            name=plan.name, kind=TaskKind.RELEASE, distribution=plan.after.distribution,
+            name=plan.name, kind=plan.kind, distribution=plan.distribution,
             tests=len(found.seconds) if found else 0, killers=len(found.killers) if found else 0,
             rejections=(Rejection(name=plan.name, reason=reason, detail=detail[:500]),),
             dropped=found.dropped if found else (), left_out=found.left_out if found else (),
