@@ -7,6 +7,7 @@ Tasks in it are signed as admitted, so it is believed only with a mark of this i
 from __future__ import annotations
 
 import shutil
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import anyio.to_thread
@@ -81,6 +82,14 @@ class Attempts:
     def __init__(self, journal: BuildJournal, step: PairPlan | MutantPlan) -> None:
         self._journal = journal
         self._step = step
+
+    async def once(self, make: Callable[[], Awaitable[TaskRecord | Rejection]], *tried: str) -> TaskRecord | Rejection:
+        """What came of it before, or else what is made of it now, which is kept."""
+        outcome = await self.load(*tried)
+        if outcome is None:
+            outcome = await make()
+            await self.store(outcome, *tried)
+        return outcome
 
     async def load(self, *tried: str) -> TaskRecord | Rejection | None:
         """What came of it before; None where it was not tried, or was not brought to its end."""

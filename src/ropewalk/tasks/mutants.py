@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from ropewalk.interface.task import TaskKind, TaskOrigin
@@ -184,12 +185,8 @@ class MutantBuilder:
     async def _try_once(self, work: _Work, path: str, edit: Edit, attempts: Attempts | None) -> TaskRecord | Rejection:
         """One mutation, unless an interrupted build tried it already."""
         tried = (path, edit.function, edit.operator, f"{edit.start}-{edit.end}", edit.text)
-        outcome = await attempts.load(*tried) if attempts else None
-        if outcome is None:
-            outcome = await self._try(work, path, edit)
-            if attempts:
-                await attempts.store(outcome, *tried)
-        return outcome
+        make = partial(self._try, work, path, edit)
+        return await (attempts.once(make, *tried) if attempts else make())
 
     async def _try(self, work: _Work, path: str, edit: Edit) -> TaskRecord | Rejection:
         """One mutation: run the tests that reach it, and make a task of what they show."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from ropewalk.interface.task import TaskKind, TaskOrigin
@@ -112,11 +113,8 @@ class ReleaseBuilder:
                 break
             places.take()
             tried = (unit.name, *unit.killers)
-            outcome = await attempts.load(*tried) if attempts else None
-            if outcome is None:
-                outcome = await self._build_unit(work, unit)
-                if attempts:
-                    await attempts.store(outcome, *tried)
+            make = partial(self._build_unit, work, unit)
+            outcome = await (attempts.once(make, *tried) if attempts else make())
             places.settle(admitted=isinstance(outcome, TaskRecord))
             if isinstance(outcome, TaskRecord):
                 tasks.append(outcome)
