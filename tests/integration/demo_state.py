@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import pytest
 
 from ropewalk.store.layout import Layout
 from ropewalk.testing.shared_image import lend_default_image
@@ -30,14 +35,23 @@ class DemoState(NamedTuple):
         """The demo's run."""
         return str(self.printed["run"])
 
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[DemoState]:
+        """It, while no other worker makes sandboxes in it."""
+        with (self.anchor.parent / "alone").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield self
+
     def episode(self, policy: str) -> dict[str, Any]:
         """The first episode of a policy, as `episode ls` shows it."""
         rows = self("episode", "ls", self.run, "--json").json
         return next(row for row in rows if row["policy"] == policy)
 
 
-def demo_state(shared: Path) -> DemoState:
-    """The state below `shared`, which all workers know; whoever comes first makes it."""
+def demo_state(factory: pytest.TempPathFactory) -> DemoState:
+    """The state in a folder that all workers know; whoever comes first makes it."""
+    base = factory.getbasetemp()
+    shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "ropewalk-demo"
     shared.mkdir(parents=True, exist_ok=True)
     kept = shared / "printed.json"
     state, anchor = shared / "home" / "state", shared / "anchor"

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
-import os
 import re
 import shlex
 import signal
@@ -26,6 +24,7 @@ from ropewalk.store.layout import Layout
 from tests.integration import sample_packages
 from tests.integration.command_line import ropewalk_process, started
 from tests.integration.demo_state import DemoState, demo_state
+from tests.integration.processes import below
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
 
@@ -37,36 +36,20 @@ def demo(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> DemoState:
     driver.close()
     if not probe.usable:
         pytest.skip(f"no process sandboxes here: {'; '.join(probe.problems)}")
-    base = tmp_path_factory.getbasetemp()
-    return demo_state((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "ropewalk-demo")
+    return demo_state(tmp_path_factory)
 
 
 @pytest.fixture
 def alone(demo: DemoState) -> Iterator[DemoState]:
     """The demo's state while no other worker makes sandboxes in it."""
-    with (demo.anchor.parent / "alone").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with demo.alone():
         yield demo
-
-
-def below(pid: int) -> set[int]:
-    """A process and its descendants."""
-    found, front = {pid}, {pid}
-    while front:
-        children: set[int] = set()
-        for each in front:
-            with contextlib.suppress(OSError):
-                for thread in Path(f"/proc/{each}/task").iterdir():
-                    children.update(map(int, (thread / "children").read_text().split()))
-        front = children - found
-        found |= front
-    return found
 
 
 def pids(runner: int) -> set[str]:
     """What runs below a runner, as a census names it."""
     named = set()
-    for each in below(runner):
+    for each in {runner, *below(runner)}:
         with contextlib.suppress(OSError):
             named.add(f"{each}@{Path(f'/proc/{each}/stat').read_text().rsplit(')', 1)[1].split()[19]}")
     return named
@@ -75,7 +58,7 @@ def pids(runner: int) -> set[str]:
 def spaces(runner: int) -> set[str]:
     """The namespaces that it has and we have not."""
     found, own = set(), {str(link.readlink()) for link in Path("/proc/self/ns").iterdir()}
-    for each in below(runner):
+    for each in {runner, *below(runner)}:
         with contextlib.suppress(OSError):
             found.update(str(link.readlink()) for link in Path(f"/proc/{each}/ns").iterdir())
     return found - own

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import re
 from pathlib import Path
 
@@ -56,11 +54,9 @@ print(json.dumps([first, rows, [resumed.returncode, resumed.stdout, resumed.stde
 
 
 def test_a_run_whose_disk_fills_up_loses_nothing(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    base = tmp_path_factory.getbasetemp()
-    demo = demo_state((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "ropewalk-demo")
+    demo = demo_state(tmp_path_factory)
     task = demo("task", "ls", "--json").json[0]["id"]
-    with (demo.anchor.parent / "alone").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with demo.alone():
         printed = run_on_own_disk(tmp_path / "small", FULL, demo.state, task, options="size=400m")
     (code, _, error), before, (again, out, resumed), verified, left = json.loads(printed)
     assert code == 7, (code, error)

@@ -24,6 +24,7 @@ from ropewalk.sandbox.drivers.process.plan import group_parents
 from ropewalk.sandbox.sandbox import Sandbox
 from ropewalk.testing.processworld import process_world
 from ropewalk.testing.sandbox import SandboxWorld, output
+from tests.integration.processes import below
 
 RUNNER = """
 import sys
@@ -79,22 +80,6 @@ def finish(runner: subprocess.Popen[str], number: int) -> None:
     runner.wait()
     assert runner.stdout is not None
     runner.stdout.close()
-
-
-def below(pid: int) -> set[int]:
-    """A process's descendants."""
-    parents: dict[int, int] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            except OSError:
-                continue
-    found, front = set(), {pid}
-    while front:
-        front = {child for child, parent in parents.items() if parent in front}
-        found |= front
-    return found
 
 
 def left_of(pids: set[int]) -> set[int]:

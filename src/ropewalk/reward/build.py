@@ -164,28 +164,31 @@ class _Build:
         if bits < GUESS_BITS_MIN:
             unopened = ", ".join(sorted(visible.unopened)[:3])
             why = f"; within reach, and not to be looked into: {unopened}" if unopened else ""
-            why = why or "; " + "; ".join(self._why_little(value, visible) for value in killer_values[:_EXPLAINED])
+            if not why:
+                little = await anyio.to_thread.run_sync(self._why_little, killer_values[:_EXPLAINED], visible)
+                why = f"; {'; '.join(little)}"
             told = f"{len(killer_values)} telling values are worth {bits:.0f} bits of {GUESS_BITS_MIN:.0f}"
             raise _Refused("low_entropy", f"{told}{why}")
         names = {test.key: test.node_id for test in recordings[0].tests}
         return await self._store(expected, bits, [names[key] for key in killers], names, len(killer_values))
 
     def _guess_bits(self, values: list[ExpectedValue], visible: Visible) -> float:
-        computable = frozenset().union(*(module.computable for module in self._modules.values()))
-        telling = [
-            Telling(value.kind, json.loads(value.value), value.tolerance)
-            for value in values
-            if value.point not in computable
-        ]
-        return guess_bits(telling, visible)
+        computable = self._computable()
+        return guess_bits([_telling(value) for value in values if value.point not in computable], visible)
 
-    def _why_little(self, value: ExpectedValue, visible: Visible) -> str:
-        """One value that tells right from wrong, and why that is worth nothing."""
-        if any(value.point in module.computable for module in self._modules.values()):
-            why = "the test itself says how it is computed"
-        else:
-            why = why_worth_little(Telling(value.kind, json.loads(value.value), value.tolerance), visible)
-        return f"{value.value[:_SHOWN_CHARACTERS]} at {value.point.partition('.')[2]}: {why}"
+    def _why_little(self, values: list[ExpectedValue], visible: Visible) -> list[str]:
+        """Values that tell right from wrong, and why each is worth nothing."""
+        computable, told = self._computable(), []
+        for value in values:
+            if value.point in computable:
+                why = "the test itself says how it is computed"
+            else:
+                why = why_worth_little(_telling(value), visible)
+            told.append(f"{value.value[:_SHOWN_CHARACTERS]} at {value.point.partition('.')[2]}: {why}")
+        return told
+
+    def _computable(self) -> frozenset[str]:
+        return frozenset().union(*(module.computable for module in self._modules.values()))
 
     async def _create(self, stack: AsyncExitStack) -> GradingSandbox:
         draft = self._draft
@@ -418,6 +421,10 @@ def _shown(path: str, text: bytes) -> bytes:
         return watched(text.decode()).encode() if path.endswith(".py") else text
     except (SyntaxError, ValueError):
         return text
+
+
+def _telling(value: ExpectedValue) -> Telling:
+    return Telling(value.kind, json.loads(value.value), value.tolerance)
 
 
 def _visible(files: list[tuple[str, bytes]], record: SuiteRecord) -> Visible:

@@ -12,7 +12,6 @@ import anyio
 
 from ropewalk.core.clock import Clock, SystemClock
 from ropewalk.core.errors import CallerError, DeniedError, IntegrityError, RopewalkError, UnavailableError, leaves
-from ropewalk.interface.task import TaskKind
 from ropewalk.reward.grader import Grader
 from ropewalk.reward.ports import GradingSandboxes
 from ropewalk.security.marks import Marks
@@ -162,44 +161,44 @@ class _Run:
             number, step = steps.pop(0)
             is_wanted = isinstance(step, MutantPlan) or not self._quota.is_spent
             if is_wanted or self._journal.load(step) is not None:
-                self._results[number] = await self._step(step, step.name, number)
+                self._results[number] = await self._step(step, number)
             else:
                 self._done += 1
             if isinstance(step, PairPlan):
                 self._quota.finish(number, len(self._results[number].tasks) if number in self._results else 0)
 
-    async def _step(self, step: PairPlan | MutantPlan, name: str, number: int) -> SourceYield:
+    async def _step(self, step: PairPlan | MutantPlan, number: int) -> SourceYield:
         """One source: from the journal, or built and journaled."""
         result = self._journal.load(step)
         if result is not None:
-            self._finish(name, result, "resumed")
+            self._finish(step.name, result, "resumed")
             return result
-        self._tell(name, "started", "")
+        self._tell(step.name, "started", "")
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                result = await self._build(step, name, number)
+                result = await self._build(step, number)
                 break
             except Exception as error:  # sources are hostile: one that is odd must not end the build of the others
                 cause = _single(error)
                 if isinstance(cause, IntegrityError | DeniedError):
                     raise cause from error
                 if not isinstance(cause, UnavailableError):
-                    result = self._failed(step, name, Reason.UNREADABLE, f"{type(cause).__name__}: {cause}")
+                    result = self._failed(step, Reason.UNREADABLE, f"{type(cause).__name__}: {cause}")
                     break
                 if attempt == _ATTEMPTS:
-                    result = self._failed(step, name, Reason.INFRASTRUCTURE, cause.message)
+                    result = self._failed(step, Reason.INFRASTRUCTURE, cause.message)
         assert result is not None
         if not any(rejection.reason is Reason.INFRASTRUCTURE for rejection in result.rejections):
             await anyio.to_thread.run_sync(self._journal.store, step, result)
-        self._finish(name, result, "finished")
+        self._finish(step.name, result, "finished")
         return result
 
-    async def _build(self, step: PairPlan | MutantPlan, name: str, number: int) -> SourceYield:
-        attempts = Attempts(self._journal, step, distribution=_distribution(step))
+    async def _build(self, step: PairPlan | MutantPlan, number: int) -> SourceYield:
+        attempts = Attempts(self._journal, step)
 
         def tell(stage: str, detail: str) -> None:
             self._tasks += stage == "task"
-            self._tell(name, stage, detail)
+            self._tell(step.name, stage, detail)
 
         if isinstance(step, PairPlan):
             before, after = await self._tree(step.before), await self._tree(step.after)
@@ -212,11 +211,9 @@ class _Run:
             self._trees[release.raw] = await anyio.to_thread.run_sync(self._shop.trees, release)
         return self._trees[release.raw]
 
-    def _failed(self, step: PairPlan | MutantPlan, name: str, reason: Reason, detail: str) -> SourceYield:
-        is_pair = isinstance(step, PairPlan)
-        kind = TaskKind.RELEASE if is_pair else TaskKind.MUTANT
-        rejection = Rejection(name=name, reason=reason, detail=ascii(detail)[1:-1][:500])
-        return SourceYield(name=name, kind=kind, distribution=_distribution(step), rejections=(rejection,))
+    def _failed(self, step: PairPlan | MutantPlan, reason: Reason, detail: str) -> SourceYield:
+        rejection = Rejection(name=step.name, reason=reason, detail=ascii(detail)[1:-1][:500])
+        return SourceYield(name=step.name, kind=step.kind, distribution=step.distribution, rejections=(rejection,))
 
     def _finish(self, name: str, result: SourceYield, stage: str) -> None:
         self._done += 1
@@ -236,10 +233,6 @@ def _single(error: BaseException) -> BaseException:
     """The first error inside groups; the gravest kind goes first."""
     inner = list(leaves(error))
     return next((each for each in inner if isinstance(each, IntegrityError | DeniedError)), inner[0])
-
-
-def _distribution(step: PairPlan | MutantPlan) -> str:
-    return step.after.distribution if isinstance(step, PairPlan) else step.release.distribution
 
 
 def adjacent(releases: Sequence[ReleaseRef]) -> tuple[PairPlan, ...]:

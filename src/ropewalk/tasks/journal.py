@@ -7,6 +7,7 @@ Tasks in it are signed as admitted, so it is believed only with a mark of this i
 from __future__ import annotations
 
 import shutil
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import anyio.to_thread
@@ -14,7 +15,6 @@ import msgspec
 
 from ropewalk.core.errors import IntegrityError
 from ropewalk.core.records import Record, canonical_bytes, content_id, decode_own, digest
-from ropewalk.interface.task import TaskKind
 from ropewalk.machinery.files import replace_whole
 from ropewalk.security.marks import Marks
 from ropewalk.tasks.records import BuildPlan, MutantPlan, PairPlan, Reason, Rejection, SourceYield, TaskRecord
@@ -79,10 +79,17 @@ class _Attempt(Record):
 class Attempts:
     """What came of each thing that was tried in one source: tasks and rejections, durably."""
 
-    def __init__(self, journal: BuildJournal, step: PairPlan | MutantPlan, *, distribution: str) -> None:
+    def __init__(self, journal: BuildJournal, step: PairPlan | MutantPlan) -> None:
         self._journal = journal
         self._step = step
-        self._distribution = distribution
+
+    async def once(self, make: Callable[[], Awaitable[TaskRecord | Rejection]], *tried: str) -> TaskRecord | Rejection:
+        """What came of it before, or else what is made of it now, which is kept."""
+        outcome = await self.load(*tried)
+        if outcome is None:
+            outcome = await make()
+            await self.store(outcome, *tried)
+        return outcome
 
     async def load(self, *tried: str) -> TaskRecord | Rejection | None:
         """What came of it before; None where it was not tried, or was not brought to its end."""
@@ -96,8 +103,8 @@ class Attempts:
         if isinstance(outcome, Rejection) and outcome.reason is Reason.INFRASTRUCTURE:
             return
         result = SourceYield(
-            name=self._step.name, kind=TaskKind.RELEASE if isinstance(self._step, PairPlan) else TaskKind.MUTANT,
-            distribution=self._distribution, tasks=(outcome,) if isinstance(outcome, TaskRecord) else (),
+            name=self._step.name, kind=self._step.kind, distribution=self._step.distribution,
+            tasks=(outcome,) if isinstance(outcome, TaskRecord) else (),
             rejections=(outcome,) if isinstance(outcome, Rejection) else (),
         )  # fmt: skip
         attempt = _Attempt(step=self._step, tried=[*tried])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from ropewalk.interface.task import TaskKind, TaskOrigin
@@ -134,7 +135,7 @@ class MutantBuilder:
         except NoTestsError as error:
             rejections.append(Rejection(name=plan.name, reason=Reason.NO_TESTS, detail=error.message))
         return SourceYield(
-            name=plan.name, kind=TaskKind.MUTANT, distribution=plan.release.distribution, tests=tests, units=tried,
+            name=plan.name, kind=plan.kind, distribution=plan.distribution, tests=tests, units=tried,
             tasks=tuple(tasks), rejections=tuple(rejections), left_out=lacking,
             seconds=round(self._bench.clock.monotonic_s() - started_s, 2),
         )  # fmt: skip
@@ -184,12 +185,8 @@ class MutantBuilder:
     async def _try_once(self, work: _Work, path: str, edit: Edit, attempts: Attempts | None) -> TaskRecord | Rejection:
         """One mutation, unless an interrupted build tried it already."""
         tried = (path, edit.function, edit.operator, f"{edit.start}-{edit.end}", edit.text)
-        outcome = await attempts.load(*tried) if attempts else None
-        if outcome is None:
-            outcome = await self._try(work, path, edit)
-            if attempts:
-                await attempts.store(outcome, *tried)
-        return outcome
+        make = partial(self._try, work, path, edit)
+        return await (attempts.once(make, *tried) if attempts else make())
 
     async def _try(self, work: _Work, path: str, edit: Edit) -> TaskRecord | Rejection:
         """One mutation: run the tests that reach it, and make a task of what they show."""

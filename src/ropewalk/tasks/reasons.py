@@ -77,24 +77,20 @@ def why_fewer(report: YieldReport, *, came: int, wanted: int, share_max: float, 
 
 def examples(report: YieldReport) -> list[tuple[str, str]]:
     """For each reason why something did not become a task: how often, with one example, and what helps."""
-    single = [each for source in report.sources for each in source.rejections if each.name != source.name]
     return [
-        (f"{reason} {count}: {MEANINGS[reason][0]}, e.g. {_detail(example)}", advice(example))
-        for reason, count in _counts(single).items()
-        if (example := next(each for each in single if each.reason is reason))
+        (f"{reason} {len(found)}: {MEANINGS[reason][0]}, e.g. {_detail(found[0])}", advice(found[0]))
+        for reason, found in _single(report).items()
     ]
 
 
 def _told(report: YieldReport) -> tuple[str, Rejection | None]:
     """The first few reasons in a sentence, and the rejection whose advice helps most."""
     whole = [each for source in report.sources for each in source.rejections if each.name == source.name]
-    single = [each for source in report.sources for each in source.rejections if each.name != source.name]
     first = next(iter(whole), None)
     said = [_detail(each) for each in {each.detail: each for each in whole}.values()]
-    for reason, count in sorted(_counts(single).items(), key=lambda item: -item[1]):
-        example = next(each for each in single if each.reason is reason)
-        first = first or example
-        said.append(f"{count} × {MEANINGS[reason][0]} ({_detail(example)})")
+    for reason, found in sorted(_single(report).items(), key=lambda item: -len(item[1])):
+        first = first or found[0]
+        said.append(f"{len(found)} × {MEANINGS[reason][0]} ({_detail(found[0])})")
     more = f"; {len(said) - SHOWN_MAX} more" if len(said) > SHOWN_MAX else ""
     return "; ".join(said[:SHOWN_MAX]) + more, first
 
@@ -119,10 +115,13 @@ def _advice_to_mend(detail: str) -> str:
     return ""
 
 
-def _counts(rejections: list[Rejection]) -> dict[Reason, int]:
-    found: dict[Reason, int] = {}
-    for each in rejections:
-        found[each.reason] = found.get(each.reason, 0) + 1
+def _single(report: YieldReport) -> dict[Reason, list[Rejection]]:
+    """Rejections of what is in sources, by reason; not those of whole sources."""
+    found: dict[Reason, list[Rejection]] = {}
+    for source in report.sources:
+        for each in source.rejections:
+            if each.name != source.name:
+                found.setdefault(each.reason, []).append(each)
     return found
 
 

@@ -37,6 +37,16 @@ class PairPlan(Record):
         """For people: `toolz 0.11.2→0.12.0`."""
         return f"{self.after.distribution} {self.before.version}→{self.after.version}"
 
+    @property
+    def kind(self) -> TaskKind:
+        """Of its tasks."""
+        return TaskKind.RELEASE
+
+    @property
+    def distribution(self) -> str:
+        """Whose releases they are."""
+        return self.after.distribution
+
 
 class MutantPlan(Record):
     """Mutants of one release."""
@@ -51,6 +61,16 @@ class MutantPlan(Record):
     def name(self) -> str:
         """For people: `toolz 1.1.0 mutants`."""
         return f"{self.release.distribution} {self.release.version} mutants"
+
+    @property
+    def kind(self) -> TaskKind:
+        """Of its tasks."""
+        return TaskKind.MUTANT
+
+    @property
+    def distribution(self) -> str:
+        """Whose release it is."""
+        return self.release.distribution
 
 
 class BuildPlan(Record):

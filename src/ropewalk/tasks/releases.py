@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from ropewalk.interface.task import TaskKind, TaskOrigin
@@ -81,7 +82,7 @@ class ReleaseBuilder:
         work = await self._look(plan, pair, found, tell)
         tasks, rejections = await self._build_units(work, tell, places, attempts)
         return SourceYield(
-            name=plan.name, kind=TaskKind.RELEASE, distribution=plan.after.distribution, tests=len(found.seconds),
+            name=plan.name, kind=plan.kind, distribution=plan.distribution, tests=len(found.seconds),
             killers=len(found.killers), units=len(work.units), tasks=tuple(tasks), rejections=tuple(rejections),
             dropped=found.dropped, left_out=found.left_out,
             seconds=round(self._bench.clock.monotonic_s() - started_s, 2),
@@ -112,11 +113,8 @@ class ReleaseBuilder:
                 break
             places.take()
             tried = (unit.name, *unit.killers)
-            outcome = await attempts.load(*tried) if attempts else None
-            if outcome is None:
-                outcome = await self._build_unit(work, unit)
-                if attempts:
-                    await attempts.store(outcome, *tried)
+            make = partial(self._build_unit, work, unit)
+            outcome = await (attempts.once(make, *tried) if attempts else make())
             places.settle(admitted=isinstance(outcome, TaskRecord))
             if isinstance(outcome, TaskRecord):
                 tasks.append(outcome)
@@ -171,7 +169,7 @@ class ReleaseBuilder:
 
     def _nothing(self, plan: PairPlan, reason: Reason, detail: str, found: Killers | None = None) -> SourceYield:
         return SourceYield(
-            name=plan.name, kind=TaskKind.RELEASE, distribution=plan.after.distribution,
+            name=plan.name, kind=plan.kind, distribution=plan.distribution,
             tests=len(found.seconds) if found else 0, killers=len(found.killers) if found else 0,
             rejections=(Rejection(name=plan.name, reason=reason, detail=detail[:500]),),
             dropped=found.dropped if found else (), left_out=found.left_out if found else (),

@@ -32,6 +32,17 @@ def pypi(index: Any, make_sdist: Sdist) -> Any:
     return index
 
 
+@pytest.fixture(params=["pypi:toy==1.0", "directory", "archive"])
+def toy(request: pytest.FixtureRequest, make_sdist: Sdist, tmp_path: Path) -> str:
+    """One release, as a source of each sort."""
+    if request.param == "pypi:toy==1.0":
+        return "pypi:toy==1.0"
+    (tmp_path / "toy-1.0.tar.gz").write_bytes(make_sdist(version="1.0"))
+    unpack(tmp_path / "toy-1.0.tar.gz", tmp_path / "toy")
+    (folder,) = (tmp_path / "toy").iterdir()
+    return str(folder if request.param == "directory" else tmp_path / "toy-1.0.tar.gz")
+
+
 def blob_path(layout: Layout, sha256: str) -> Path:
     (path,) = layout.blobs.rglob(sha256)
     return path
@@ -175,20 +186,14 @@ def test_other_terms_make_another_record_of_the_same_bytes(
     assert lake.verify(first.commit.id, tenant="acme").files == 1
 
 
-@pytest.mark.parametrize("source", ["pypi:toy==1.0", "directory", "archive"])
 def test_a_stated_licence_is_not_silently_another_one(
-    source: str, pypi: Any, lake: Lake, fetcher: Fetcher, terms: Terms, make_sdist: Sdist, tmp_path: Path
+    toy: str, pypi: Any, lake: Lake, fetcher: Fetcher, terms: Terms
 ) -> None:
-    if source != "pypi:toy==1.0":
-        (tmp_path / "toy-1.0.tar.gz").write_bytes(make_sdist(version="1.0"))
-        unpack(tmp_path / "toy-1.0.tar.gz", tmp_path / "toy")
-        (folder,) = (tmp_path / "toy").iterdir()
-        source = str(folder if source == "directory" else tmp_path / "toy-1.0.tar.gz")
     asked: dict[str, Any] = {"tenant": "acme", "index": pypi.url, "fetcher": fetcher}
     gpl = Terms(attested_by="legal", licence="GPL-3.0-only")
 
     def licence_after(terms: Terms) -> str:
-        return lake.ingest(source, terms=terms, **asked).records[0].licence.expression
+        return lake.ingest(toy, terms=terms, **asked).records[0].licence.expression
 
     for _ in ("a new file", "a stored one"):
         with pytest.raises(DeniedError, match=r"states the licence MIT .*GPL-3.0-only was given") as caught:
@@ -203,19 +208,13 @@ def test_a_stated_licence_is_not_silently_another_one(
 RESTRICTED = Terms(attested_by="test bench", data_class="restricted")
 
 
-@pytest.mark.parametrize("source", ["pypi:toy==1.0", "directory", "archive"])
 def test_a_second_ingest_does_not_lower_the_class_of_a_file(
-    source: str, pypi: Any, lake: Lake, fetcher: Fetcher, terms: Terms, make_sdist: Sdist, tmp_path: Path
+    toy: str, pypi: Any, lake: Lake, fetcher: Fetcher, terms: Terms
 ) -> None:
-    if source != "pypi:toy==1.0":
-        (tmp_path / "toy-1.0.tar.gz").write_bytes(make_sdist(version="1.0"))
-        unpack(tmp_path / "toy-1.0.tar.gz", tmp_path / "toy")
-        (folder,) = (tmp_path / "toy").iterdir()
-        source = str(folder if source == "directory" else tmp_path / "toy-1.0.tar.gz")
     asked: dict[str, Any] = {"tenant": "acme", "index": pypi.url, "fetcher": fetcher}
 
     def class_after(terms: Terms) -> str:
-        return lake.ingest(source, terms=terms, **asked).records[0].data_class
+        return lake.ingest(toy, terms=terms, **asked).records[0].data_class
 
     assert class_after(RESTRICTED) == "restricted"
     assert class_after(terms) == "restricted"

@@ -205,11 +205,23 @@ async def test_what_was_tried_in_a_source_is_kept_before_the_source_is_through(t
     failed = Rejection(name="three", reason=Reason.INFRASTRUCTURE)
     journal = BuildJournal(tmp_path, plan, image="1" * 64, marks=MARKS)
     for number, outcome in enumerate((*outcomes, failed)):
-        await Attempts(journal, step, distribution="pkg").store(outcome, "pkg.py", str(number))
+        await Attempts(journal, step).store(outcome, "pkg.py", str(number))
 
     again = BuildJournal(tmp_path, plan, image="1" * 64, marks=MARKS)
-    attempts = Attempts(again, step, distribution="pkg")
+    attempts = Attempts(again, step)
     assert [await attempts.load("pkg.py", str(number)) for number in range(4)] == [*outcomes, None, None]
+
+    async def must_not_run() -> TaskRecord | Rejection:
+        raise AssertionError("it was tried before")
+
+    assert [await attempts.once(must_not_run, "pkg.py", str(number)) for number in range(2)] == outcomes
+    made: list[int] = []
+
+    async def make() -> TaskRecord | Rejection:
+        made.append(1)
+        return outcomes[1]
+
+    assert [await attempts.once(make, "pkg.py", "3") for _ in range(2)] == [outcomes[1]] * 2 and made == [1]
     again.store(step, SourceYield(name=step.name, kind=TaskKind.MUTANT, distribution="pkg"))
     assert await attempts.load("pkg.py", "0") is None, "the source's own result holds them all"
     assert len(list(tmp_path.rglob("*.json"))) == 1

@@ -6,6 +6,10 @@ import ast
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
+
+EMITTER: Final = "_ropewalk"
+"""The module by which tests hand out values."""
 
 
 class Kind(StrEnum):
@@ -62,7 +66,7 @@ _TWO_SIDED = {
     "assertSequenceEqual": Kind.SEQUENCE,
 }
 RAISES = frozenset({"assertRaises", "raises"})
-SWALLOWS = frozenset({"assertRaises", "assertRaisesRegex", "raises", "suppress", "assertRaisesRegexp"})
+_SWALLOWS = frozenset({"assertRaises", "assertRaisesRegex", "raises", "suppress", "assertRaisesRegexp"})
 
 
 def of_statement(statement: ast.stmt, closed: Closed) -> list[Comparison]:
@@ -94,6 +98,21 @@ def name_of(function: ast.expr) -> str:
 def is_self_method(function: ast.expr) -> bool:
     """Whether it is `self.something`."""
     return _is_of(function, "self")
+
+
+def swallows(context: ast.expr) -> bool:
+    """Whether a context manager is about exceptions, so that what raises within it need not fail the test."""
+    return isinstance(context, ast.Call) and name_of(context.func) in _SWALLOWS
+
+
+def is_future(statement: ast.stmt) -> bool:
+    """Whether it is `from __future__ import …`, which nothing but texts may precede."""
+    return isinstance(statement, ast.ImportFrom) and statement.module == "__future__"
+
+
+def is_text(statement: ast.stmt) -> bool:
+    """Whether it is a docstring, or another constant that stands by itself."""
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
 
 
 def _is_of(function: ast.expr, owner: str) -> bool:

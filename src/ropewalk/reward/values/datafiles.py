@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import Final
 
+from ropewalk.machinery.archives import open_tar, open_zip
 from ropewalk.reward.values.prose import prose
-from ropewalk.reward.values.visible import Visible
+from ropewalk.reward.values.visible import Visible, union
 
 BYTES_MAX: Final = 8 * 1024 * 1024
 """Of one file, unpacked."""
@@ -25,6 +26,10 @@ _INERT = (
     *(b"\xde\x12\x04\x95", b"\x95\x04\x12\xde", b"TZif", b"\x7fELF", b"MZ"),
 )  # fmt: skip
 """Pictures, fonts, sounds, message catalogues, time zones and programs: nobody finds a table of answers in them."""
+_BROKEN = (
+    *(OSError, EOFError, ValueError, RuntimeError, NotImplementedError, zlib.error, lzma.LZMAError),
+    *(zipfile.BadZipFile, tarfile.TarError),
+)
 
 
 class _Unknown(Exception):
@@ -40,13 +45,9 @@ def show(files: Iterable[tuple[str, bytes]]) -> Iterator[Visible]:
 @lru_cache(maxsize=256)
 def _shown(path: str, data: bytes) -> Visible:
     try:
-        parts = [prose(text) for text in _texts(data, 0)]
+        return union(prose(text) for text in _texts(data, 0))
     except _Unknown as why:
         return Visible(unopened=frozenset({f"{path}: {why}"}))
-    found = parts[0] if parts else Visible()
-    for part in parts[1:]:
-        found |= part
-    return found
 
 
 def _texts(data: bytes, depth: int) -> Iterator[str]:
@@ -95,15 +96,13 @@ def _unpacked(data: bytes) -> list[bytes] | None:
                 return [unpack(data)]
         if data[257:262] == b"ustar":
             return _of_tar(data)
-    except (OSError, EOFError, ValueError, RuntimeError, NotImplementedError, zlib.error, lzma.LZMAError) as error:
-        raise _Unknown("a broken archive") from error
-    except (zipfile.BadZipFile, tarfile.TarError) as error:
+    except _BROKEN as error:
         raise _Unknown("a broken archive") from error
     return None
 
 
 def _of_zip(data: bytes) -> list[bytes]:
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+    with open_zip(io.BytesIO(data)) as archive:
         members = archive.infolist()
         _check(sum(member.file_size for member in members), len(members))
         found = [" ".join(member.filename for member in members).encode()]
@@ -115,8 +114,8 @@ def _of_zip(data: bytes) -> list[bytes]:
 
 def _of_tar(data: bytes) -> list[bytes]:
     found, names, total = [], [], 0
-    with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as archive:
-        for member in archive:
+    with open_tar(io.BytesIO(data)) as archive:
+        while (member := archive.next()) is not None:
             names.append(member.name)
             total += member.size
             _check(total, len(names))

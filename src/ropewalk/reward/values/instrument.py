@@ -16,18 +16,19 @@ from typing import Final
 from ropewalk.core.errors import CallerError
 from ropewalk.core.syntax import parse_module
 from ropewalk.reward.values.assertions import (
-    SWALLOWS,
+    EMITTER,
     Comparison,
     Kind,
     Raising,
+    is_future,
     is_self_method,
     name_of,
     of_statement,
     raising,
+    swallows,
 )
 from ropewalk.reward.values.scopes import Scope, inner_binding, parametrised
 
-EMITTER: Final = "_ropewalk"
 SOURCE_BYTES_MAX: Final = 2_000_000
 
 
@@ -115,7 +116,7 @@ class _Module:
         tree = self.tree
         _Rewriter(self.points, {id(test.node) for test in self.tests}, shipped=shipped).visit(tree)
         at = 0
-        while at < len(tree.body) and (_is_docstring(tree.body[at]) or _is_future(tree.body[at])):
+        while at < len(tree.body) and (_is_docstring(tree.body[at]) or is_future(tree.body[at])):
             at += 1
         tree.body.insert(at, ast.Import([ast.alias(EMITTER)]))
         return ast.unparse(ast.fix_missing_locations(tree)) + "\n"
@@ -365,7 +366,7 @@ def _open_statements(body: list[ast.stmt], scope: Scope) -> Iterator[ast.stmt]:
         yield statement
         match statement:
             case ast.With(items=items, body=inner):
-                if not any(_swallows(item.context_expr) for item in items):
+                if not any(swallows(item.context_expr) for item in items):
                     yield from _open_statements(inner, scope)
             case ast.Try(body=inner, handlers=handlers, orelse=orelse, finalbody=finalbody):
                 for block in [[] if handlers else inner, *(handler.body for handler in handlers), orelse, finalbody]:
@@ -391,10 +392,6 @@ def _points_of(statement: ast.stmt, scope: Scope) -> list[Comparison | Raising]:
     return list(of_statement(statement, scope.closed))
 
 
-def _swallows(context: ast.expr) -> bool:
-    return isinstance(context, ast.Call) and name_of(context.func) in SWALLOWS
-
-
 def _is_subtest(node: ast.Call) -> bool:
     return is_self_method(node.func) and name_of(node.func) == "subTest"
 
@@ -405,7 +402,3 @@ def _is_docstring(statement: ast.stmt) -> bool:
         and isinstance(statement.value, ast.Constant)
         and isinstance(statement.value.value, str)
     )
-
-
-def _is_future(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.ImportFrom) and statement.module == "__future__"

@@ -7,12 +7,10 @@ statement stands by itself, so that each value is asked for, and whatever the te
 from __future__ import annotations
 
 import ast
-from typing import Final
 
 from ropewalk.core.syntax import parse_module
-from ropewalk.reward.values.assertions import SWALLOWS, name_of
+from ropewalk.reward.values.assertions import EMITTER, is_future, is_text, name_of, swallows
 
-_EMITTER: Final = "_ropewalk"
 _SETUP = ("test", "setup", "setUp", "teardown", "tearDown", "asyncSetUp", "asyncTearDown")
 _BARE = (ast.Pass, ast.Break, ast.Continue, ast.Global, ast.Nonlocal, ast.Raise)
 _Function = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -40,9 +38,9 @@ def _alone(statement: ast.stmt) -> ast.stmt:
             if not isinstance(statement, ast.ClassDef) and statement.orelse:
                 statement.orelse = _apart(statement.orelse)
         case ast.With():
-            if not any(_is_about_exceptions(item.context_expr) for item in statement.items):
+            if not any(swallows(item.context_expr) for item in statement.items):
                 statement.body = _apart(statement.body)
-    if isinstance(statement, _BARE) or _is_future(statement) or _is_text(statement):
+    if isinstance(statement, _BARE) or is_future(statement) or is_text(statement):
         return statement
     handler = ast.ExceptHandler(ast.Name("Exception", ast.Load()), None, _instead(statement))
     return ast.Try([statement], [handler], [], [])
@@ -53,25 +51,13 @@ def _instead(statement: ast.stmt) -> list[ast.stmt]:
     match statement:
         case ast.Expr(
             value=ast.Call(
-                func=ast.Attribute(value=ast.Name(id="_ropewalk"), attr=method), args=[ast.Constant() as name, *_]
+                func=ast.Attribute(value=ast.Name(id=module), attr=method), args=[ast.Constant() as name, *_]
             )
-        ) if method in ("value", "truth"):
-            missed = ast.Attribute(ast.Name(_EMITTER, ast.Load()), "missed", ast.Load())
+        ) if module == EMITTER and method in ("value", "truth"):
+            missed = ast.Attribute(ast.Name(EMITTER, ast.Load()), "missed", ast.Load())
             return [ast.Expr(ast.Call(missed, [name], []))]
     return [ast.Pass()]
 
 
-def _is_about_exceptions(context: ast.expr) -> bool:
-    return isinstance(context, ast.Call) and name_of(context.func) in SWALLOWS
-
-
 def _is_fixture(decorator: ast.expr) -> bool:
     return name_of(decorator.func if isinstance(decorator, ast.Call) else decorator) == "fixture"
-
-
-def _is_future(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.ImportFrom) and statement.module == "__future__"
-
-
-def _is_text(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)

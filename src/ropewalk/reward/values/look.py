@@ -302,7 +302,7 @@ class Look:
             return []
         if isinstance(value, type):
             return _without_names(vars(value)) if self._is_ours(value) else []
-        if _module_of(kind).split(".")[0] in _RUNNERS and not _module_of(kind).startswith("unittest.mock"):
+        if _is_runners(_module_of(kind)):
             return []
         try:
             found = opened.parts(value, opened.native_type(kind))
@@ -357,13 +357,11 @@ class Look:
         """Whether a class is the source's: what its objects are made of was handed to it, and is looked at there."""
         known = self._tested.get(kind)
         if known is None:
-            path = getattr(sys.modules.get(_module_of(kind)), "__file__", None)
-            known = self._tested[kind] = isinstance(path, str) and self._sources[path]
+            known = self._tested[kind] = self._sources[_file_of(kind)]
         return known
 
     def _is_ours(self, kind: type) -> bool:
-        path = getattr(sys.modules.get(_module_of(kind)), "__file__", None)
-        return isinstance(path, str) and path.startswith(self._workdir)
+        return _file_of(kind).startswith(self._workdir)
 
     def _tell_atom(self, value: Any) -> None:
         if isinstance(value, (str, bytes)) and len(value) > _TEXT_MAX:
@@ -407,14 +405,23 @@ def _is_bottom(frame: Any) -> bool:
 
 def _is_runner(frame: Any) -> bool:
     name = frame.f_globals.get("__name__") or ""
-    if name.startswith("unittest.mock"):
-        return False
-    return name.partition(".")[0] in _RUNNERS or name == "__main__"
+    return name == "__main__" or _is_runners(name)
+
+
+def _is_runners(module: str) -> bool:
+    """Mocks are the tests' own, though their module belongs to a runner."""
+    return module.partition(".")[0] in _RUNNERS and not module.startswith("unittest.mock")
 
 
 def _module_of(kind: type) -> str:
     module = type.__dict__["__module__"].__get__(kind)
     return module if isinstance(module, str) else ""
+
+
+def _file_of(kind: type) -> str:
+    """Where its module lies; empty where that is not known."""
+    path = getattr(sys.modules.get(_module_of(kind)), "__file__", None)
+    return path if isinstance(path, str) else ""
 
 
 def _without_names(variables: Any) -> list[Any]:

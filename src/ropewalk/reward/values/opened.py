@@ -68,7 +68,7 @@ _EMPTY = frozenset(
 )  # fmt: skip
 """They hold nothing that is not a name, a clue to other objects that are looked at themselves, or unreadable."""
 _STEPPED = (itertools.count, itertools.cycle, itertools.repeat)
-_COMPUTES = frozenset({"BINARY_OP", "CALL", "CALL_FUNCTION_EX", "MAKE_FUNCTION"})
+_COMPUTES = frozenset({"BINARY_OP", "CALL_FUNCTION_EX", "MAKE_FUNCTION"})
 _native: dict[type, str] = {}
 _plain: dict[type, bool] = {}
 
@@ -134,7 +134,7 @@ def mark(value: Any) -> int | None:
 def computes(code: Any) -> bool:
     """Whether code does more than call and look up names: then there are values that nobody saw."""
     return any(isinstance(part, types.CodeType) for part in code.co_consts) or any(
-        step.opname in _COMPUTES and step.opname != "CALL" for step in dis.get_instructions(code)
+        step.opname in _COMPUTES for step in dis.get_instructions(code)
     )
 
 

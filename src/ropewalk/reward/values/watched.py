@@ -11,13 +11,13 @@ import ast
 from typing import Any, Final
 
 from ropewalk.core.syntax import parse_module
+from ropewalk.reward.values.assertions import EMITTER, is_future, is_text
 
 _SAW: Final = "_ropewalk_saw"
-_EMITTER: Final = "_ropewalk"
 _YIELDS: Final = "_ropewalk_yields"
 _HEAD = f"""
 try:
-    from {_EMITTER} import saw as {_SAW}, yields as {_YIELDS}
+    from {EMITTER} import saw as {_SAW}, yields as {_YIELDS}
 except ImportError:
     def {_SAW}(value): return value
     {_YIELDS} = {_SAW}
@@ -27,7 +27,7 @@ _Watched = (
     ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.List, ast.Tuple, ast.Set, ast.Dict, ast.NamedExpr,
     ast.Await, ast.Yield, ast.YieldFrom,
 )  # fmt: skip
-_NOT_NAMES = frozenset({"self", "cls", _EMITTER, _SAW, _YIELDS})
+_NOT_NAMES = frozenset({"self", "cls", EMITTER, _SAW, _YIELDS})
 """What hangs on an object is looked at when it is read, and at every call."""
 
 
@@ -40,7 +40,7 @@ def watched(source: str) -> str:
     tree = parse_module(source)
     _Watch().visit(tree)
     at = 0
-    while at < len(tree.body) and (_is_text(tree.body[at]) or _is_future(tree.body[at])):
+    while at < len(tree.body) and (is_text(tree.body[at]) or is_future(tree.body[at])):
         at += 1
     tree.body[at:at] = parse_module(_HEAD).body
     return ast.unparse(ast.fix_missing_locations(tree)) + "\n"
@@ -136,13 +136,5 @@ class _Watch(ast.NodeTransformer):
 def _is_emission(node: ast.Call) -> bool:
     function = node.func
     return (
-        isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name) and (function.value.id == _EMITTER)
+        isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name) and (function.value.id == EMITTER)
     )
-
-
-def _is_future(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.ImportFrom) and statement.module == "__future__"
-
-
-def _is_text(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)

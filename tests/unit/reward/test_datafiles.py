@@ -1,0 +1,58 @@
+"""What archives beside the tests show, and those that would hold up whoever opens them."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import tarfile
+import time
+import zipfile
+
+import pytest
+
+from ropewalk.reward.values import datafiles
+from ropewalk.reward.values.prose import prose
+from ropewalk.testing.absurd_archives import ABSURD_TARS, ABSURD_ZIPS
+
+CPU_S_MAX = 2.0
+"""On any machine; a parser without bounds takes seconds to hours."""
+ABSURD = ABSURD_TARS | ABSURD_ZIPS
+TEXT = "table,4711\nquince,0815\n"
+
+
+@pytest.mark.parametrize("name", ABSURD)
+def test_an_absurd_archive_counts_as_unopened_at_once(name: str) -> None:
+    data = ABSURD[name]()
+    began = time.thread_time()
+    (found,) = datafiles.show([("tests/data.bin", data)])
+    assert time.thread_time() - began < CPU_S_MAX
+    assert found.unopened and not found.wholes and not found.text
+
+
+def tar(name: str, content: bytes) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as archive:
+        info = tarfile.TarInfo(name)
+        info.size = len(content)
+        archive.addfile(info, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def zipped(name: str, content: bytes) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(name, content)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [tar("kept.csv", TEXT.encode()), zipped("kept.csv", TEXT.encode()),
+     gzip.compress(tar("kept.csv", zipped("x", TEXT.encode())))],
+    ids=["tar", "zip", "zip in a packed tar"],
+)  # fmt: skip
+def test_an_archive_shows_its_names_and_what_it_holds(data: bytes) -> None:
+    (found,) = datafiles.show([("tests/data.bin", data)])
+    assert not found.unopened
+    assert found.wholes >= prose(TEXT).wholes | prose("kept.csv").wholes
+    assert "quince" in found.text and "kept.csv" in found.text and 4711.0 in found.numbers
