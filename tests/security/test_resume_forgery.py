@@ -26,7 +26,7 @@ from ropewalk.rollout.begin import begin_run
 from ropewalk.rollout.diagnose import findings_of
 from ropewalk.rollout.events import EpisodeJudged, Event
 from ropewalk.rollout.findings import FindingKind
-from ropewalk.rollout.marks import NOT_VOUCHED
+from ropewalk.rollout.marks import NOT_VOUCHED, RowMarks
 from ropewalk.rollout.plan import Plan, PolicyName, RunPlan
 from ropewalk.rollout.policies.fixed import NoopPolicy, OraclePolicy
 from ropewalk.rollout.run import RunLoop
@@ -302,6 +302,50 @@ async def test_a_change_while_it_runs_is_not_signed_either(world: World, forge: 
     assert 1.0 not in world.values and None not in world.values
     await world.work()
     assert world.values == [0.0] * 4
+
+
+def unfit(attacker: Attacker, row: sqlite3.Row, part: str) -> dict[str, Any]:
+    """Columns of a judged row in which one thing does not fit the others."""
+    record, verdict, reward = (
+        attacker.get(row[name], kind)
+        for name, kind in (("record", EpisodeRecord), ("verdict", Verdict), ("reward", Reward))
+    )
+    changed: dict[str, Any] = {}
+    if part in UNFIT_RECORD:
+        record = msgspec.structs.replace(record, **UNFIT_RECORD[part])
+    elif part in UNFIT_VERDICT:
+        verdict = msgspec.structs.replace(verdict, **UNFIT_VERDICT[part])
+        reward = msgspec.structs.replace(reward, verdict=digest_bytes(canonical_bytes(verdict)))
+    else:
+        reward = msgspec.structs.replace(reward, **UNFIT_REWARD[part])
+        changed = {"value": reward.value}
+    return changed | {name: attacker.put(of) for name, of in zip(PARTS, (record, verdict, reward), strict=True)}
+
+
+PARTS = ("record", "verdict", "reward")
+UNFIT_RECORD = {
+    "episode": {"seed": 12345}, "policy": {"policy": "oracle"}, "snapshot": {"snapshot": FORGED_STATE},
+    "bundle": {"bundle": "f" * 64},
+}  # fmt: skip
+UNFIT_VERDICT = {"verdict": {"grader": "f" * 64}, "score": {"score": None}}
+UNFIT_REWARD = {
+    "reward": {"verdict": "f" * 64}, "value": {"value": 1.0}, "cause": {"cause": "all_matched"},
+    "termination": {"truncated": True},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("part", [*UNFIT_RECORD, *UNFIT_VERDICT, *UNFIT_REWARD])
+async def test_what_does_not_fit_together_is_not_signed_whoever_wrote_it(world: World, part: str) -> None:
+    """Marks and all: a defect of ours that mixes episodes up must not become a statement either."""
+    await world.break_off()
+    row = next(row for row in unsealed(world.attacker) if row["state"] == "judged")
+    world.attacker.set("episodes", "id", row["id"], **unfit(world.attacker, row, part))
+    (now,) = world.journal.chosen_episodes([row["id"]])
+    world.attacker.set("marks", "subject", row["id"], mark=RowMarks(world.durable.marks).of_episode(now))
+    with pytest.raises(IntegrityError, match=rf"does not fit together \([^)]*\b{part}\b"):
+        await world.work()
+    sealed = {each["id"] for each in world.attacker.rows("episodes") if each["state"] == "sealed"}
+    assert row["id"] not in sealed and 1.0 not in world.values
 
 
 async def test_another_state_under_the_same_id_is_not_forked(world: World) -> None:

@@ -264,9 +264,12 @@ async def test_a_sandbox_stands_on_what_is_its_tenants_or_everybodys(tmp_path: P
     service._store(record)
     assert layers.is_usable(saved_layer, "tests") and not layers.is_usable(saved_layer, "theirs")
     stolen = msgspec.structs.replace(record, id=f"snapshot:{2:032x}", tenant="theirs")
-    (layout.snapshots / f"{2:032x}.json").write_bytes(canonical_bytes(stolen))
-    with pytest.raises(CallerError, match="There is no"):
-        await service.fork(stolen.id)
+    on_ours = msgspec.structs.replace(stolen, spec=unsandboxed_spec(tenant="theirs", image=public.digest))
+    on_theirs = msgspec.structs.replace(stolen, layers=())
+    for each, kind in ((stolen, "(image|layer)"), (on_ours, "layer"), (on_theirs, "image")):
+        (layout.snapshots / f"{2:032x}.json").write_bytes(canonical_bytes(each))
+        with pytest.raises(CallerError, match=f"There is no {kind}"):
+            await service.fork(stolen.id)
 
 
 def test_a_layer_of_before_there_were_tenants_is_everybodys(tmp_path: Path) -> None:
