@@ -28,6 +28,7 @@ from ropewalk.security.data_classes import Use, check_allowed
 from ropewalk.tasks.builder import TaskBuilder, Workshop, adjacent
 from ropewalk.tasks.journal import PURPOSE
 from ropewalk.tasks.pins import load_pins
+from ropewalk.tasks.quota import mutants_beside
 from ropewalk.tasks.reasons import why_fewer
 from ropewalk.tasks.records import BuildEvent, BuildPlan, MutantPlan, PairPlan, ReleaseRef, TaskRecord, YieldReport
 from ropewalk.tasks.requirements import WheelLayer, read_requirements, wheel_layer
@@ -186,7 +187,6 @@ async def build_tasks(
     plan: BuildPlan,
     *,
     count: int,
-    mutant_share_max: float = MUTANT_SHARE_MAX,
     wheelhouse: Path | None = None,
     tell: Callable[[BuildEvent], None] | None = None,
 ) -> Built:
@@ -195,9 +195,8 @@ async def build_tasks(
     Args:
         custody: signs and keeps.
         machines: runs tests.
-        plan: what to build.
+        plan: what to build, and how many of the chosen may be mutants.
         count: of the tasks to choose.
-        mutant_share_max: of those, unless the plan is a control only.
         wheelhouse: folder of wheels for the requirements; then no network is used.
         tell: is told of progress.
 
@@ -228,10 +227,9 @@ async def build_tasks(
     drafts = task_statements(report.tasks, wheels)
     await anyio.to_thread.run_sync(custody.recorder.record, drafts)
     await anyio.to_thread.run_sync(TaskStore(custody.layout).add, report.tasks)
-    chosen = choose(report.tasks, count, mutant_share_max=mutant_share_max, control_only=plan.control_only)
-    fewer = why_fewer(
-        report, came=len(chosen), wanted=count, share_max=mutant_share_max, control_only=plan.control_only
-    )
+    share_max, control_only = plan.mutant_share_max, plan.control_only
+    chosen = choose(report.tasks, count, mutant_share_max=share_max, control_only=control_only)
+    fewer = why_fewer(report, came=len(chosen), wanted=count, share_max=share_max, control_only=control_only)
     if fewer and tell:
         tell(BuildEvent(source="", stage="fewer", detail=fewer, tasks=len(chosen)))
     return Built(report=report, tasks=chosen, fewer=fewer)
@@ -258,9 +256,7 @@ def choose(
     if control_only:
         return (*releases, *mutants)[:count]
     share = Fraction(mutant_share_max).limit_denominator(1000)
-    taken = min(len(mutants), int(count * share))
-    while taken > share * min(count, len(releases) + taken):
-        taken -= 1
+    taken = min(len(mutants), int(count * share), mutants_beside(len(releases), mutant_share_max))
     mixed = list(releases[: count - taken])
     for number, mutant in enumerate(mutants[:taken], start=1):
         mixed.insert(math.ceil(number / share) - 1, mutant)

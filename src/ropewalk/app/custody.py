@@ -14,15 +14,15 @@ from typing import Any, Final
 
 import msgspec
 
-from ropewalk.app.configuration import BlobSettings, KeySettings, LakeSettings, SandboxSettings, open_profile
+from ropewalk.app.configuration import BlobSettings, KeySettings, LakeSettings
 from ropewalk.app.evidence import Evidence
+from ropewalk.app.ground import Ground, open_ground
 from ropewalk.core.errors import CallerError, IntegrityError, UnavailableError
 from ropewalk.lake.ingest import Terms
 from ropewalk.lake.lake import Lake
 from ropewalk.lake.records import IngestResult, IngestStep
 from ropewalk.lake.sources import PypiSource, parse_source
 from ropewalk.machinery import drivers
-from ropewalk.machinery.profile import Profile
 from ropewalk.provenance.answers import taint_of, trace_of
 from ropewalk.provenance.graph import LineageIndex
 from ropewalk.provenance.log import Log, revoke_keys, rotate_keys
@@ -38,11 +38,10 @@ from ropewalk.rollout.loaded import read_episodes
 from ropewalk.security.contract import Keys
 from ropewalk.security.drivers import DRIVERS as KEY_DRIVERS
 from ropewalk.security.marks import KeyedMarks
-from ropewalk.security.tenants import check_tenant
 from ropewalk.security.trust import PublicPair, export_trust_root
 from ropewalk.store.blobs import open_blobs
 from ropewalk.store.database import Database
-from ropewalk.store.layout import Layout, default_state_dir
+from ropewalk.store.layout import Layout
 
 TRUST_ROOT_NAME: Final = "ropewalk-trust-root.json"
 CHECKPOINT_NAME: Final = "ropewalk-checkpoint"
@@ -53,14 +52,12 @@ STORED_KINDS: Final = frozenset({"raw", "bundle", "episode", "verdict", "reward"
 class Custody:
     """One state directory under one profile. Use `Custody.open`."""
 
-    def __init__(self, profile: Profile, layout: Layout, *, passphrase: str = "") -> None:
-        self.profile = profile
-        self.layout = layout
-        self.tenant = check_tenant(profile.family(SandboxSettings).tenant)
-        self.blobs = open_blobs(profile.family(BlobSettings).uri or layout.blobs)
-        self.keys = _open_keys(profile.family(KeySettings), layout, passphrase=passphrase)
-        self.log = Log(layout.log, self.keys)
-        self.lake = Lake(layout, self.blobs)
+    def __init__(self, ground: Ground, *, passphrase: str = "") -> None:
+        self.profile, self.layout, self.tenant = ground
+        self.blobs = open_blobs(self.profile.family(BlobSettings).uri or self.layout.blobs)
+        self.keys = _open_keys(self.profile.family(KeySettings), self.layout, passphrase=passphrase)
+        self.log = Log(self.layout.log, self.keys)
+        self.lake = Lake(self.layout, self.blobs)
 
     @classmethod
     @contextmanager
@@ -68,15 +65,15 @@ class Custody:
         """Opens what vouches, until the block ends.
 
         Args:
-            profile: name or path; see `open_profile`.
-            state: the state directory; see `default_state_dir`.
+            profile: name or path; see `open_ground`.
+            state: the state directory; see `open_ground`.
             passphrase: reference to what encrypts new keys; replaces the profile's.
 
         Raises:
             CallerError: no such profile.
             UnavailableError: the state directory cannot be used.
         """
-        opened = cls(open_profile(profile), Layout(state or default_state_dir()).ensure(), passphrase=passphrase)
+        opened = cls(open_ground(profile, state=state), passphrase=passphrase)
         try:
             yield opened
         finally:

@@ -25,7 +25,7 @@ def exported(custody: Custody, run: str, format: Format) -> Iterator[tuple[str, 
         DeniedError: the data class of a task forbids this export (rule `data_class:…`).
         IntegrityError: the run's records are not what was signed.
     """
-    loaded = loaded_run(custody, run)
+    loaded = loaded_run(custody, run, elsewhere=False)
     check_export(loaded.tasks.values(), format)
     sealed = [result.row.id for result in loaded.episodes if result.record and result.reward]
     if format == "jsonl":

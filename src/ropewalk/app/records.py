@@ -40,7 +40,4 @@ def task_of(journal: RunJournal, blobs: Blobs, run: str, task: str) -> Task:
     Raises:
         CallerError: the run has no such task.
     """
-    for row in journal.tasks(run):
-        if row.task == task:
-            return read_record(blobs, row.blob, Task)
-    raise CallerError(f"{run} has no {task}.")
+    return read_record(blobs, journal.task(run, task).blob, Task)

@@ -25,14 +25,14 @@ CHAINS_MAX = 300
 """Rewards whose whole chain stands in the report; the others name the command that prints it."""
 
 
-def loaded_run(custody: Custody, run: str) -> LoadedRun:
-    """Everything about a run, as far as it is.
+def loaded_run(custody: Custody, run: str, *, elsewhere: bool = True) -> LoadedRun:
+    """Everything about a run, as far as it is; without `elsewhere` nothing is read of other runs on its tasks.
 
     Raises:
         CallerError: no such run.
         IntegrityError: its records are not what was signed.
     """
-    return load_episodes(custody.journal, custody.blobs, run, log=custody.signed)
+    return load_episodes(custody.journal, custody.blobs, run, log=custody.signed, elsewhere=elsewhere)
 
 
 def summary_of(custody: Custody, run: str) -> RunSummary:

@@ -264,9 +264,8 @@ class Ropewalk:
         gathered = await anyio.to_thread.run_sync(ingest)
         build = plan_build(gathered, plan.tasks, plan.source, tenant=custody.tenant)
         return await build_tasks(
-            custody, self.machines, build, count=plan.tasks.count, mutant_share_max=plan.tasks.mutant_share_max,
-            wheelhouse=wheelhouse, tell=on_build,
-        )  # fmt: skip
+            custody, self.machines, build, count=plan.tasks.count, wheelhouse=wheelhouse, tell=on_build
+        )
 
     def check(self, plan: Plan) -> None:
         """Returns if nothing is known to be wrong with a plan before anything is fetched or built: its endpoint and

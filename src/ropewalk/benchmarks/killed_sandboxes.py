@@ -16,7 +16,6 @@ from contextlib import suppress
 from typing import Final
 
 import anyio
-import msgspec
 
 from ropewalk.app.ropewalk import Ropewalk
 from ropewalk.benchmarks.promises import Measurement, measured
@@ -24,6 +23,7 @@ from ropewalk.benchmarks.workload import prepared, search_plan
 from ropewalk.interface.task import Task
 from ropewalk.reward.verdict import Reward
 from ropewalk.rollout.plan import Plan, PolicyName
+from ropewalk.rollout.plan_file import plan_from_settings
 from ropewalk.rollout.rows import EpisodeRow, GroupRow
 from ropewalk.sandbox.drivers.process import cgroups, processes
 from ropewalk.sandbox.drivers.process.folders import Folders, Processes
@@ -40,7 +40,7 @@ async def measure(progress: Callable[[str], None]) -> list[Measurement]:
     plan = _with_policies(search_plan(tasks=3, group=4, steps=4), PolicyName.ORACLE, PolicyName.SEARCH)
     async with prepared(plan, progress) as (rw, tasks):
         progress("a run that nobody disturbs")
-        expected, _ = await _rewards(rw, plan, tasks)
+        expected = await _values(rw, plan, tasks)
         killer = Killer(rw)
         progress("the same, in which one sandbox in ten is killed or stopped")
         async with anyio.create_task_group() as group:
@@ -63,19 +63,17 @@ async def measure(progress: Callable[[str], None]) -> list[Measurement]:
 
 
 def _with_policies(plan: Plan, *policies: PolicyName) -> Plan:
-    return msgspec.structs.replace(plan, run=msgspec.structs.replace(plan.run, policies=policies)).check()
+    return plan_from_settings({"run.policies": policies}, base=plan)
 
 
 Place = tuple[str, str, int]
 """Task, policy and position in the group: what decides an episode's seed."""
 
 
-async def _rewards(
-    rw: Ropewalk, plan: Plan, tasks: Sequence[Task]
-) -> tuple[dict[Place, float | None], list[Reward]]:  # fmt: skip
+async def _values(rw: Ropewalk, plan: Plan, tasks: Sequence[Task]) -> dict[Place, float | None]:
     run = await rw.run(plan, tasks=tasks)
     rewards = [reward async for reward in run.rewards()]
-    return values(rw.custody.journal.episodes(run.id), rewards), rewards
+    return values(rw.custody.journal.episodes(run.id), rewards)
 
 
 def values(rows: Sequence[EpisodeRow], rewards: Sequence[Reward]) -> dict[Place, float | None]:

@@ -9,11 +9,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import anyio
 import anyio.to_thread
-import msgspec
 
 from ropewalk.app.reporting import loaded_run
 from ropewalk.app.ropewalk import Ropewalk
@@ -23,6 +23,7 @@ from ropewalk.benchmarks.workload import STEPS, prepared, search_plan, sized
 from ropewalk.interface.task import Task
 from ropewalk.reward.verdict import Reward
 from ropewalk.rollout.plan import Plan
+from ropewalk.rollout.plan_file import plan_from_settings
 
 SAMPLE_S = 0.5
 EPISODES = 64
@@ -77,13 +78,13 @@ async def _timed(rw: Ropewalk, plan: Plan, tasks: Sequence[Task], done: _Done) -
     run = await rw.run(plan, tasks=tasks)
     done.rewards += [reward async for reward in run.rewards()]
     done.took_s += time.perf_counter() - start
-    loaded = await anyio.to_thread.run_sync(loaded_run, rw.custody, run.id)
+    loaded = await anyio.to_thread.run_sync(partial(loaded_run, rw.custody, run.id, elsewhere=False))
     done.steps += sum(len(episode.record.steps) for episode in loaded.episodes if episode.record)
     return run.id
 
 
 def _reseeded(plan: Plan) -> Plan:
-    return msgspec.structs.replace(plan, run=msgspec.structs.replace(plan.run, seed=plan.run.seed + 1)).check()
+    return plan_from_settings({"run.seed": plan.run.seed + 1}, base=plan)
 
 
 async def _verify_s(rw: Ropewalk, run: str) -> tuple[list[float], str]:

@@ -7,11 +7,10 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import msgspec
-
 from ropewalk.app.ropewalk import Ropewalk
 from ropewalk.interface.task import Task, TaskKind
 from ropewalk.rollout.plan import Plan, PolicyName, RunPlan, SourcePlan, TasksPlan
+from ropewalk.rollout.plan_file import plan_from_settings
 
 SOURCE = "pypi:toolz==1.0.0"
 TASKS = 8
@@ -32,9 +31,7 @@ def search_plan(
 
 def sized(plan: Plan, tasks: Sequence[Task], episodes: int) -> Plan:
     """The plan with groups so large that these tasks give at least so many episodes, however many were admitted."""
-    return msgspec.structs.replace(
-        plan, run=msgspec.structs.replace(plan.run, group=-(-episodes // len(tasks)))
-    ).check()
+    return plan_from_settings({"run.group": -(-episodes // len(tasks))}, base=plan)
 
 
 @asynccontextmanager

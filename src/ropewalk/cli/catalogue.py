@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ropewalk.cli.apps import HERE, Place, command, noun
-from ropewalk.cli.opening import custody, named
+from ropewalk.cli.opening import chosen_run, custody
 from ropewalk.cli.output import print_json
 from ropewalk.cli.run_view import print_catalogue
 
@@ -18,10 +18,9 @@ def ls(run: str | None = None, *, json: bool = False, place: Place = HERE) -> in
         run: Its id. Default: the newest.
         json: Print JSON.
     """
-    from ropewalk.app.records import newest_run
     from ropewalk.app.reporting import summary_of
 
     with custody(place) as kept:
-        summary = summary_of(kept, named(run, "run", kept.journal.beginning) if run else newest_run(kept.journal))
+        summary = summary_of(kept, chosen_run(kept.journal, run))
     print_json(list(summary.catalogue)) if json else print_catalogue(summary)
     return 0

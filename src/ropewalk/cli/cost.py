@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from ropewalk.cli.apps import HERE, Place, verb
-from ropewalk.cli.opening import custody, named
+from ropewalk.cli.opening import chosen_run, custody
 from ropewalk.cli.output import print_json, print_table
 
 app = verb("cost", examples=["ropewalk cost", "ropewalk cost run:01JDY… --prices mine.toml --set utilisation=0.3"])
@@ -33,13 +33,12 @@ def cost(
         json: Print JSON.
     """
     from ropewalk.app.costs import cost_lines, cost_of_run
-    from ropewalk.app.records import newest_run
     from ropewalk.app.reporting import loaded_run
     from ropewalk.rollout.summarise import summary_of
 
     with custody(place) as kept:
-        chosen = named(run, "run", kept.journal.beginning) if run else newest_run(kept.journal)
-        loaded = loaded_run(kept, chosen)
+        chosen = chosen_run(kept.journal, run)
+        loaded = loaded_run(kept, chosen, elsewhere=False)
     made = cost_of_run(summary_of(loaded), loaded.plan.price, file=prices, over=set or ())
     if json:
         print_json({"run": chosen, "cost": made})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ropewalk.cli.apps import HERE, Place, verb
-from ropewalk.cli.opening import custody, named
+from ropewalk.cli.opening import chosen_run, custody
 from ropewalk.cli.output import print_json, print_table, say
 from ropewalk.cli.run_view import print_findings
 
@@ -18,14 +18,13 @@ def diagnose(run: str | None = None, *, json: bool = False, place: Place = HERE)
         run: Its id. Default: the newest.
         json: Print JSON.
     """
-    from ropewalk.app.records import newest_run
     from ropewalk.app.reporting import loaded_run
     from ropewalk.rollout.diagnose import findings_of
     from ropewalk.rollout.summarise import summary_of
 
     with custody(place) as kept:
-        chosen = named(run, "run", kept.journal.beginning) if run else newest_run(kept.journal)
-        loaded = loaded_run(kept, chosen)
+        chosen = chosen_run(kept.journal, run)
+        loaded = loaded_run(kept, chosen, elsewhere=False)
     found, summary = findings_of(loaded), summary_of(loaded)
     if json:
         print_json({"run": chosen, "findings": list(found), "time_s": summary.time_s})

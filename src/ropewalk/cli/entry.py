@@ -5,14 +5,14 @@ from __future__ import annotations
 import difflib
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import ropewalk
 from ropewalk.cli.commands import entries, top_help
 from ropewalk.cli.enduring import Enduring
 from ropewalk.cli.exit_codes import EXIT_INTERRUPTED, EXIT_UNAVAILABLE, EXIT_USAGE
-from ropewalk.core.errors import RopewalkError
+from ropewalk.core.errors import RopewalkError, leaves
 
 EVERYWHERE_FLAGS = ("--profile", "--state")
 NAMES_MAX = 2
@@ -109,14 +109,14 @@ def _report(error: Exception) -> int:
         import traceback
 
         traceback.print_exception(error)
-    leaves = list(_leaves(error))
-    known = [leaf for leaf in leaves if isinstance(leaf, RopewalkError)]
+    inside = list(leaves(error))
+    known = [leaf for leaf in inside if isinstance(leaf, RopewalkError)]
     if known:
         worst = max(known, key=lambda leaf: leaf.exit_code == 5)
         rule = getattr(worst, "rule", "")
         _block(worst.message, rule=rule, next_step=worst.next_step)
         return worst.exit_code
-    first = leaves[0]
+    first = inside[0]
     if isinstance(first, OSError) and first.errno is not None:
         place = f" ({first.filename})" if first.filename else ""
         _block(
@@ -128,14 +128,6 @@ def _report(error: Exception) -> int:
         next_step="set ROPEWALK_DEBUG=1, repeat, and report the traceback.",
     )
     return 1
-
-
-def _leaves(error: BaseException) -> Iterator[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        for inner in error.exceptions:
-            yield from _leaves(inner)
-    else:
-        yield error
 
 
 def _block(message: str, *, rule: str = "", next_step: str = "") -> None:

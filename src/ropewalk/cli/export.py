@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from ropewalk.cli.apps import HERE, Place, verb
-from ropewalk.cli.opening import custody, named
+from ropewalk.cli.opening import chosen_run, custody
 from ropewalk.cli.output import counted, print_json, say
 
 app = verb(
@@ -41,10 +41,9 @@ def export(
         json: Print what was written as JSON (needs --out).
     """
     from ropewalk.app.exporting import exported, write_export
-    from ropewalk.app.records import newest_run
 
     with custody(place) as kept:
-        chosen = named(run, "run", kept.journal.beginning) if run else newest_run(kept.journal)
+        chosen = chosen_run(kept.journal, run)
         row = kept.journal.run(chosen)
         if row.state == "open":
             print(f"note: {chosen} is open: what has no signed reward yet is not in it.", file=sys.stderr)

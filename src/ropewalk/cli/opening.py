@@ -102,6 +102,17 @@ def named(identifier: str, kind: str, among: Callable[[str], Sequence[str]] | No
         ) from None
 
 
+def chosen_run(runs: RunJournal, run: str | None) -> str:
+    """The id of the run that was named, also by its beginning; by default the newest.
+
+    Raises:
+        CallerError: it is none of them, or there is none yet.
+    """
+    from ropewalk.app.records import newest_run
+
+    return named(run, "run", runs.beginning) if run else newest_run(runs)
+
+
 def beginning(records: Iterable[HasId], text: str) -> list[str]:
     """The ids among these that begin so."""
     return [record.id for record in records if record.id.startswith(text)]

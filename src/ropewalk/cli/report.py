@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from ropewalk.cli.apps import HERE, Place, verb
-from ropewalk.cli.opening import custody, named
+from ropewalk.cli.opening import chosen_run, custody
 from ropewalk.cli.output import print_json, say
 from ropewalk.cli.run_view import print_catalogue, print_cost, print_summary, print_where, state_line
 
@@ -45,13 +45,12 @@ def report(
     """
     from ropewalk.app.costs import cost_of_run
     from ropewalk.app.custody import anchors_from
-    from ropewalk.app.records import newest_run
     from ropewalk.app.reporting import loaded_run, write_report
     from ropewalk.rollout.summarise import summary_of
 
     anchors = anchors_from(anchor) if anchor else None
     with custody(place) as kept:
-        chosen = named(run, "run", kept.journal.beginning) if run else newest_run(kept.journal)
+        chosen = chosen_run(kept.journal, run)
         loaded = loaded_run(kept, chosen)
         path = write_report(kept, loaded, html, anchors=anchors, price_file=prices, prices=tuple(set or ()))
     summary = summary_of(loaded)

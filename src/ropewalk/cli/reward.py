@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ropewalk.cli.apps import HERE, Place, command, noun
 from ropewalk.cli.calling import program
-from ropewalk.cli.opening import custody, named
+from ropewalk.cli.opening import chosen_run, custody, named
 from ropewalk.cli.output import print_json, print_table, say
 
 app = noun("reward", "Signed rewards. None is unscored, never 0.")
@@ -20,13 +20,12 @@ def ls(run: str | None = None, *, json: bool = False, place: Place = HERE) -> in
         run: Its id. Default: the newest.
         json: Print JSON.
     """
-    from ropewalk.app.records import newest_run
     from ropewalk.app.reporting import loaded_run
     from ropewalk.rollout.summary import distinct
 
     with custody(place) as kept:
-        chosen = named(run, "run", kept.journal.beginning) if run else newest_run(kept.journal)
-        loaded = loaded_run(kept, chosen)
+        chosen = chosen_run(kept.journal, run)
+        loaded = loaded_run(kept, chosen, elsewhere=False)
     rewards = [result.reward for result in loaded.episodes if result.reward]
     if json:
         print_json(rewards)

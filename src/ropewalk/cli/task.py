@@ -12,7 +12,7 @@ from ropewalk.cli.attested import attestations
 from ropewalk.cli.board import Board
 from ropewalk.cli.exit_codes import EXIT_INCOMPLETE
 from ropewalk.cli.opening import custody, opened
-from ropewalk.cli.output import console, counted, print_json, print_table, safe, say
+from ropewalk.cli.output import counted, print_json, print_table, say
 
 if TYPE_CHECKING:
     from ropewalk.lake.records import IngestResult
@@ -207,17 +207,17 @@ class BuildWatch:
     def print_attested(self) -> None:
         """Who vouches for the sources, on standard error."""
         for line in attestations(self._ingested):
-            console(error=True).print(safe(line))
+            say(line, error=True)
 
     def print_left_out(self) -> None:
         """Which tests fail on their own source, and why fewer tasks came than were wanted, on standard error: who sees
         fewer than he has wants to know."""
         for sentence in [*self._left_out][:LEFT_OUT_SHOWN]:
-            console(error=True).print(f"note: {safe(sentence)}")
+            say(f"note: {sentence}", error=True)
         if (more := len(self._left_out) - LEFT_OUT_SHOWN) > 0:
-            console(error=True).print(f"note: and so for {more} more; `ropewalk task build` lists all.")
+            say(f"note: and so for {more} more; `ropewalk task build` lists all.", error=True)
         if self._fewer:
-            console(error=True).print(f"note: {safe(self._fewer)}")
+            say(f"note: {self._fewer}", error=True)
 
 
 def print_yield(report: YieldReport) -> None:

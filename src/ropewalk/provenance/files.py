@@ -10,6 +10,7 @@ lock
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -71,6 +72,18 @@ class LogFiles:
             last = min(stop - number * TILE_WIDTH, TILE_WIDTH)
             yield from self.read_bundle(number, last)[0][first:last]
             index = number * TILE_WIDTH + last
+
+    def entries_at(self, indexes: Sequence[int]) -> Iterator[tuple[int, bytes]]:
+        """The entries at these indexes, which ascend; each bundle is read once.
+
+        Raises:
+            IntegrityError: one of them is not there.
+        """
+        for number, group in itertools.groupby(indexes, lambda index: index // TILE_WIDTH):
+            wanted = list(group)
+            bundle, _ = self.read_bundle(number, wanted[-1] % TILE_WIDTH + 1)
+            for index in wanted:
+                yield index, bundle[index % TILE_WIDTH]
 
     def read_bundle(self, number: int, count: int) -> tuple[list[bytes], int]:
         """The first `count` entries of a bundle, and the offset where they end.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from ropewalk.core.errors import CallerError
@@ -67,22 +67,17 @@ class MemoryLineage:
 
     def ancestors(self, sha256: str) -> tuple[int, ...]:
         """See `Lineage.ancestors`."""
-        return self._walk((sha256,), self.makers, lambda statement: statement.inputs)
-
-    def ancestors_of_all(self, digests: Iterable[str]) -> tuple[int, ...]:
-        """The ancestors of several things in one walk."""
-        return self._walk(digests, self.makers, lambda statement: statement.inputs)
+        return self._walk(sha256, self.makers, lambda statement: statement.inputs)
 
     def descendants(self, sha256: str) -> tuple[int, ...]:
         """See `Lineage.descendants`."""
-        return self._walk((sha256,), self.users, lambda statement: statement.subjects)
+        return self._walk(sha256, self.users, lambda statement: statement.subjects)
 
     def _walk(
-        self, start: Iterable[str], steps: dict[str, list[int]], onward: Callable[[Statement], tuple[Link, ...]]
+        self, start: str, steps: dict[str, list[int]], onward: Callable[[Statement], tuple[Link, ...]]
     ) -> tuple[int, ...]:
         found: set[int] = set()
-        waiting = list(start)
-        seen = set(waiting)
+        waiting, seen = [start], {start}
         while waiting:
             for index in steps.get(waiting.pop(), ()):
                 if index not in found:

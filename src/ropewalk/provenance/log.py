@@ -97,11 +97,7 @@ class Log:
         size = self.checkpoint().size
         if indexes and not 0 <= indexes[0] <= indexes[-1] < size:
             raise IntegrityError(f"The log has {size} entries, not the ones that were asked for.")
-        for number, group in itertools.groupby(indexes, lambda index: index // TILE_WIDTH):
-            wanted = list(group)
-            bundle, _ = self.files.read_bundle(number, wanted[-1] % TILE_WIDTH + 1)
-            for index in wanted:
-                yield index, bundle[index % TILE_WIDTH]
+        yield from self.files.entries_at(indexes)
 
     def root_at(self, size: int) -> bytes:
         """The root that the log had at a size that it reached."""

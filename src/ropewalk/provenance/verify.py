@@ -11,10 +11,9 @@ that the question is about. So memory grows with the run, and by a hundred bytes
 
 from __future__ import annotations
 
-import itertools
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -265,7 +264,7 @@ def _read_selected(
 
     def check(part: list[int]) -> list[_Looked]:
         looked = []
-        for index, entry in _entries_at(files, part):
+        for index, entry in files.entries_at(part):
             if leaf_hash(entry) != outline.leaf(index):
                 raise IntegrityError(f"Entry {index} of the log changed while it was verified.")
             looked.append(_look(index, entry, verifier))
@@ -307,14 +306,6 @@ def _look(index: int, entry: bytes, verifier: Verifier) -> _Looked:
     except SignatureError as error:
         wrong = error
     return _Looked(index, statement, message, wrong)
-
-
-def _entries_at(files: LogFiles, indexes: Sequence[int]) -> Iterator[tuple[int, bytes]]:
-    for number, group in itertools.groupby(indexes, lambda index: index // TILE_WIDTH):
-        wanted = list(group)
-        bundle, _ = files.read_bundle(number, wanted[-1] % TILE_WIDTH + 1)
-        for index in wanted:
-            yield index, bundle[index % TILE_WIDTH]
 
 
 def _check_lineage(subjects: Sequence[str], lineage: MemoryLineage, work: _Work) -> None:

@@ -100,7 +100,7 @@ def _open(loaded: LoadedRun) -> Iterator[Finding]:
 
 
 def _controls(loaded: LoadedRun) -> Iterator[Finding]:
-    oracle = [r for r in loaded.episodes if r.row.policy == "oracle" and _value(r) is not None and not _passed(r)]
+    oracle = [r for r in loaded.episodes if r.row.policy == "oracle" and _unpaid(r)]
     if oracle:
         yield _finding(
             FindingKind.ORACLE_FAILS, Severity.SERIOUS, _tasks_of(oracle),
@@ -222,7 +222,7 @@ def _after_mending(loaded: LoadedRun, causes: Iterable[str]) -> str:
 
 
 def _causes(loaded: LoadedRun) -> Iterator[Finding]:
-    zeros = [r for r in loaded.players if _value(r) is not None and not _passed(r)]
+    zeros = [r for r in loaded.players if _unpaid(r)]
     causes = Counter(r.reward.cause for r in zeros if r.reward)
     for cause, count in causes.most_common(1):
         if len(zeros) >= TRIALS_MIN and count >= CAUSE_SHARE * len(zeros):
@@ -265,7 +265,7 @@ def _held_out(loaded: LoadedRun) -> Iterator[Finding]:
 
 
 def _overfitted(loaded: LoadedRun) -> Iterator[Finding]:
-    over = [r for r in loaded.players if r.record and _value(r) is not None and not _passed(r) and r.visible_passed]
+    over = [r for r in loaded.players if r.record and _unpaid(r) and r.visible_passed]
     if over:
         yield _finding(
             FindingKind.OVERFITTED, Severity.WARNING, [r.row.id for r in over],

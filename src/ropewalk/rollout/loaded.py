@@ -77,9 +77,18 @@ class Difference(Record):
     message: str
 
 
-def load_episodes(journal: RunJournalReads, blobs: Blobs, run: str, *, log: RewardLog) -> LoadedRun:
+def load_episodes(
+    journal: RunJournalReads, blobs: Blobs, run: str, *, log: RewardLog, elsewhere: bool = True
+) -> LoadedRun:
     """Everything about a run, and what other runs found out about its tasks. Rewards come out of the log; the journal
     only says where their episodes lie.
+
+    Args:
+        journal: says which episodes there are.
+        blobs: hold their records.
+        run: its id.
+        log: holds the rewards.
+        elsewhere: read other runs' rewards on its tasks too, which calls on tasks (`RunSummary.catalogue`) count.
 
     Raises:
         CallerError: no such run.
@@ -92,14 +101,16 @@ def load_episodes(journal: RunJournalReads, blobs: Blobs, run: str, *, log: Rewa
             f"The journal of {run} is not what was signed: {shown}.",
             next_step=f"do not use these rewards; see `ropewalk verify {run}`.",
         )
-    elsewhere = tuple(
+    if not elsewhere:
+        return loaded
+    others = tuple(
         reward
         for other in journal.runs_with(loaded.tasks)
         if other != run
         for statement in log.of_run(other)
         if (reward := msgspec.convert(statement.facts, Reward)).task in loaded.tasks
     )
-    return msgspec.structs.replace(loaded, elsewhere=elsewhere)
+    return msgspec.structs.replace(loaded, elsewhere=others)
 
 
 def read_episodes(

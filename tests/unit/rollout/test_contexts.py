@@ -28,6 +28,7 @@ from ropewalk.rollout.episodes.materials import Materials
 from ropewalk.rollout.episodes.play import Attempt, Played
 from ropewalk.rollout.episodes.shelf import Shelf
 from ropewalk.rollout.judging import _storable
+from ropewalk.rollout.metering import Meter
 from ropewalk.rollout.plan import Plan, PoliciesPlan, PolicyName, RunPlan, SearchSettings
 from ropewalk.rollout.policies.contract import ContextKind, PolicyEnd
 from ropewalk.sandbox.contract import SandboxGoneError, SandboxSpec
@@ -80,7 +81,7 @@ async def play(folder: Path, policy: Any, *, run: RunPlan | None = None, forks: 
     sandboxes.fault = fault
     attempt = Attempt(
         world, plan, task, row, snapshot=ready.id, policy=policy, materials=Materials(world),
-        shelf=Shelf(sandboxes, journal), on_step=lambda step: None,
+        shelf=Shelf(sandboxes, journal), on_step=lambda step: None, meter=Meter(world.clock),
     )  # fmt: skip
     try:
         return await attempt.play()

@@ -13,7 +13,9 @@ import pytest
 
 from ropewalk.core.errors import IntegrityError
 from ropewalk.core.records import canonical_bytes
+from ropewalk.provenance.intoto import Statement
 from ropewalk.rollout.begin import begin_run
+from ropewalk.rollout.loaded import load_episodes
 from ropewalk.rollout.plan import Plan, PolicyName, RunPlan
 from ropewalk.rollout.policies.fixed import NoopPolicy, OraclePolicy
 from ropewalk.rollout.run import RunLoop
@@ -137,3 +139,24 @@ def test_rewards_of_older_versions_name_no_plan_and_are_read(played: tuple[Durab
     durable.recorder.drafts = {}
     durable.recorder.record(tuple(without))
     assert sum(result.reward is not None for result in durable.loaded(run).episodes) == 8
+
+
+async def test_other_runs_are_read_only_for_who_asks(
+    played: tuple[Durable, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    durable, first = played
+    _, second = await play(durable)
+    read: list[str] = []
+    of_run = durable.recorder.of_run
+
+    def told(run: str) -> tuple[Statement, ...]:
+        read.append(run)
+        return of_run(run)
+
+    monkeypatch.setattr(durable.recorder, "of_run", told)
+    journal, log = durable.journal(), durable.recorder
+    alone = load_episodes(journal, durable.blobs, first, log=log, elsewhere=False)  # type: ignore[arg-type]
+    assert set(read) == {first} and not alone.elsewhere
+    whole = durable.loaded(first)
+    assert set(read) == {first, second} and {reward.run for reward in whole.elsewhere} == {second}
+    assert alone == msgspec.structs.replace(whole, elsewhere=()), "nothing else is missing"

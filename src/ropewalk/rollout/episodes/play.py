@@ -61,11 +61,11 @@ class Attempt:
 
     def __init__(
         self, world: RunWorld, plan: Plan, task: Task, row: EpisodeRow, *, snapshot: str, policy: Policy[Any],
-        materials: Materials, shelf: Shelf, on_step: Callable[[Step], None], meter: Meter | None = None,
+        materials: Materials, shelf: Shelf, on_step: Callable[[Step], None], meter: Meter,
     ) -> None:  # fmt: skip
         """`meter`: of this attempt alone."""
-        self._meter = meter or Meter(world.clock)
-        self._world = metered(world, self._meter)
+        self._meter = meter
+        self._world = metered(world, meter)
         self._plan = plan
         self._task = task
         self._row = row
