@@ -186,10 +186,13 @@ def test_an_interrupted_run_says_how_to_go_on_and_does(alone: DemoState, tmp_pat
                 break
         ours: set[str] = set()
         while not any(line.startswith("processes: ") for line in ours):  # until a sandbox runs
+            process.send_signal(signal.SIGCONT)
             assert process.poll() is None
+            process.send_signal(signal.SIGSTOP)  # or it may be through before everything is counted
             named = pids(process.pid) | spaces(process.pid)
             ours = {line for line in census.take(layout).left_since(before) if line.split()[1] in named}
         process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGCONT)
         _, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
     left = set(census.take(layout).left_since(before))
