@@ -2,7 +2,7 @@
 
 Two kinds are tried. Visible killers serve as templates: the values in them are varied by seed, and what they compare
 is noted. And calls of functions are recorded while the visible tests run, and their arguments varied. The right
-source, asked three times, says what is right; kept are cases on which it always says the same and the wrong source
+source, asked twice, says what is right; kept are cases on which it always says the same and the wrong source
 says something else. They become a test module, which is judged like every other one.
 """
 
@@ -51,7 +51,8 @@ _ENOUGH: Final = 4
 """Cases out of templates that make recorded calls needless."""
 _CONFIRMED_MAX: Final = 3 * CASES_MAX
 """Telling cases that are asked again."""
-_REPEATS: Final = 3
+_REPEATS: Final = 2
+"""Of the question what is right. The grader's recordings, its shipped form and the control ask again, four times."""
 _CALL_TIMEOUT_S: Final = 0.3
 _BUDGET_S: Final = 4.0
 """Of all calls of one run: variations can hang."""
