@@ -100,40 +100,45 @@ def _tree_of(text: str) -> ast.Module | None:
 def _of_tree(tree: ast.AST) -> Visible:
     found: list[Any] = []
     parts: list[Visible] = []
-    literals = _literal_nodes(tree)
-    pending: list[ast.AST] = [tree]
-    while pending:
-        node = pending.pop()
-        if id(node) in literals:
+    nodes = list(ast.walk(tree))
+    literals, inside = _literal_nodes(nodes)
+    for node in nodes:
+        if id(node) not in literals:
+            found += _range(node)
+        elif id(node) not in inside:
             found += _spelled_out(node, parts)
             for text in _texts_in(node):
                 parts.append(prose(text))
                 shown = map(_tree_of, _shown_in(text)) if ">>>" in text else ()
                 parts += [_of_tree(example) for example in shown if example is not None]
-        else:
-            found += _range(node)
-            pending += ast.iter_child_nodes(node)
     if len(found) > _LITERALS_MAX:
         parts.append(Visible(unopened=frozenset({f"a table of {len(found)} literals"})))
     return union([gathered(found), *parts])
 
 
-def _literal_nodes(tree: ast.AST) -> set[int]:
-    """Ids of all nodes that spell out a value; one look at each node, however deep they are nested."""
+def _literal_nodes(nodes: list[ast.AST]) -> tuple[set[int], set[int]]:
+    """Ids of all nodes that spell out a value, parents before children in `nodes`, and of those that are part of
+    another one; one look at each node, however deep they are nested."""
     found: set[int] = set()
-    for node in reversed(list(ast.walk(tree))):  # children before their parents
-        match node:
-            case ast.Constant():
-                found.add(id(node))
-            case ast.UnaryOp(op=ast.USub() | ast.UAdd(), operand=ast.Constant()):
-                found.add(id(node))
-            case ast.Tuple(elts=parts) | ast.List(elts=parts) | ast.Set(elts=parts):
-                if all(id(part) in found for part in parts):
-                    found.add(id(node))
-            case ast.Dict(keys=keys, values=values):
-                if all(id(part) in found for part in (*keys, *values)):
-                    found.add(id(node))
-    return found
+    inside: set[int] = set()
+    for node in reversed(nodes):  # children before their parents
+        parts: list[ast.AST | None] = []
+        if isinstance(node, (ast.Tuple, ast.List, ast.Set)):
+            parts += node.elts
+        elif isinstance(node, ast.Dict):
+            parts += [*node.keys, *node.values]
+        elif isinstance(node, ast.UnaryOp):
+            is_sign = isinstance(node.op, (ast.USub, ast.UAdd))
+            if not (is_sign and isinstance(node.operand, ast.Constant)):
+                continue
+            parts.append(node.operand)
+        elif not isinstance(node, ast.Constant):
+            continue
+        ids = set(map(id, parts))
+        if ids <= found:
+            found.add(id(node))
+            inside |= ids
+    return found, inside
 
 
 def _spelled_out(node: ast.AST, unopened: list[Visible]) -> list[Any]:
@@ -157,7 +162,8 @@ def _spelled_out(node: ast.AST, unopened: list[Visible]) -> list[Any]:
 
 
 def _texts_in(node: ast.AST) -> list[str]:
-    held = [part.value for part in ast.walk(node) if isinstance(part, ast.Constant)]
+    nodes = (node,) if isinstance(node, ast.Constant) else ast.walk(node)
+    held = [part.value for part in nodes if isinstance(part, ast.Constant)]
     texts = [value.decode("latin-1") if isinstance(value, bytes) else value for value in held]
     return [text for text in texts if isinstance(text, str) and len(text) >= _PROSE_MIN]
 

@@ -60,6 +60,8 @@ def numbers(text: str) -> Visible:
 
 
 def _numbers_in(text: str) -> list[Any]:
+    if not _DIGIT.search(text):
+        return []
     found: set[int | float] = set()
     for token in set(_NUMBER.findall(text)):
         found.update(_readings(token))
