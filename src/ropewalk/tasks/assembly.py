@@ -163,6 +163,12 @@ class Assembly:
         shown = without_bodies(problem.tests, secret | ({keys.key(test) for test in problem.hidden} - seen))
         source = await self._bench.layer(source_files(problem.tree, problem.before))
         right = await self._bench.layer(source_files(problem.tree, problem.after))
+        paths = import_paths(problem.tree)
+        tests = await self._bench.layer(
+            layer_files_of_tests(shown, import_paths=paths, plugins=self._bench.world.plugins)
+        )
+        layers, prompt = (*self._bench.world.wheels, source, tests), _prompt(problem)
+        await anyio.to_thread.run_sync(self._scan, problem, layers, prompt, secret)
         told = {"NOTES": problem.notes.encode()}
         build = await self.build_grader(problem, source, held_out=judging, visible={**shown, **told})
         if build.refused == "reference_fails" and problem.fresh_tests:
@@ -171,12 +177,7 @@ class Assembly:
         if build.spec is None:
             raise Refused(_REFUSALS.get(build.refused, Reason.GRADER), f"{build.refused}: {build.detail}")
         visible = await self._visible_tests(problem, source, right, shown, set(judging))
-        paths = import_paths(problem.tree)
-        tests = await self._bench.layer(
-            layer_files_of_tests(shown, import_paths=paths, plugins=self._bench.world.plugins)
-        )
-        task = self._task(problem, source, tests, visible, build)
-        await anyio.to_thread.run_sync(self._scan, problem, task, secret)
+        task = self._task(problem, layers, prompt, visible, build)
         controls = await self._controls(task)
         return TaskRecord(
             task=task, unit=problem.name, level=problem.level, held_out=build.tests, points=build.points,
@@ -239,33 +240,26 @@ class Assembly:
         others = [test for test in chosen if test in before and test in after]
         return tuple(sorted({*problem.visible_killers, *others}))
 
-    def _task(self, problem: Problem, source: str, tests: str, visible: tuple[str, ...], build: GraderBuild) -> Task:
+    def _task(
+        self, problem: Problem, layers: tuple[str, ...], prompt: str, visible: tuple[str, ...], build: GraderBuild
+    ) -> Task:
         seconds = sum(problem.seconds.get(test, 0.1) for test in visible)
-        if problem.kind is TaskKind.MUTANT:
-            prompt = mutant_prompt(
-                distribution=problem.origin.distribution, version=problem.origin.version_before,
-                killers=problem.visible_killers, command=TEST_COMMAND,
-            )  # fmt: skip
-        else:
-            prompt = release_prompt(
-                distribution=problem.origin.distribution, before=problem.origin.version_before, notes=problem.notes,
-                killers=problem.visible_killers, command=TEST_COMMAND,
-            )  # fmt: skip
         return Task(
-            name=problem.title, kind=problem.kind, prompt=prompt, image=self._bench.world.image,
-            layers=(*self._bench.world.wheels, source, tests), workdir=WORKDIR, visible_tests=visible,
+            name=problem.title, kind=problem.kind, prompt=prompt, image=self._bench.world.image, layers=layers,
+            workdir=WORKDIR, visible_tests=visible,
             visible_killers=tuple(sorted(problem.visible_killers)), test_command=TEST_COMMAND,
             editable=self._globs(problem), source=self._keep(problem.before), grader=build.digest,
             oracle=self._keep_oracle(problem), origin=problem.origin, data_class=problem.data_class,
             limits=TaskLimits(test_timeout_s=round(limit_s(seconds + 1.0), 1)),
         )  # fmt: skip
 
-    def _scan(self, problem: Problem, task: Task, bodies: set[str]) -> None:
+    def _scan(self, problem: Problem, layers: tuple[str, ...], prompt: str, bodies: set[str]) -> None:
+        """Before anything is run for it: most of what an admission costs would be in vain."""
         secrets = take_fingerprints(
             problem.tree, before=problem.before, after=problem.after, tests=problem.tests, held_out=bodies
         )
-        leaks = self._scanner.scan(secrets, image=self._bench.world.image_layers, layers=task.layers, workdir=WORKDIR)
-        leaks += scan_text(task.prompt, secrets)
+        leaks = self._scanner.scan(secrets, image=self._bench.world.image_layers, layers=layers, workdir=WORKDIR)
+        leaks += scan_text(prompt, secrets)
         if leaks:
             found = "; ".join(f"{leak.kind} at {leak.path} ({leak.detail})" for leak in leaks[:3])
             raise Refused(Reason.LEAK, f"{len(leaks)} found: {found}")
@@ -293,6 +287,19 @@ class Assembly:
     def _keep_oracle(self, problem: Problem) -> str:
         changed = {path: text for path, text in problem.after.items() if problem.before.get(path) != text}
         return self._keep(changed, [path for path in problem.before if path not in problem.after])
+
+
+def _prompt(problem: Problem) -> str:
+    origin = problem.origin
+    if problem.kind is TaskKind.MUTANT:
+        return mutant_prompt(
+            distribution=origin.distribution, version=origin.version_before, killers=problem.visible_killers,
+            command=TEST_COMMAND,
+        )  # fmt: skip
+    return release_prompt(
+        distribution=origin.distribution, before=origin.version_before, notes=problem.notes,
+        killers=problem.visible_killers, command=TEST_COMMAND,
+    )  # fmt: skip
 
 
 def _needed(tests: Mapping[str, bytes], judging: Sequence[str]) -> dict[str, bytes]:
