@@ -17,7 +17,16 @@ from ropewalk.reward.verdict import Reward, Verdict
 from ropewalk.rollout.journal import RunJournalReads
 from ropewalk.rollout.outline import outline, visible_tests_passed
 from ropewalk.rollout.plan import Plan
-from ropewalk.rollout.rows import EpisodeRow, EpisodeState, FailureRow, GroupRow, RunRow, TaskRow, UsageRow
+from ropewalk.rollout.rows import (
+    EpisodeRow,
+    EpisodeState,
+    FailureRow,
+    GroupRow,
+    RunRow,
+    TaskRow,
+    UsageRow,
+    cause_of_refusal,
+)
 from ropewalk.store.contract import Blobs
 from ropewalk.store.records import read_record
 
@@ -46,6 +55,7 @@ class LoadedRun(Record):
     """By id, in the order of the plan."""
     task_rows: tuple[TaskRow, ...]
     groups: tuple[GroupRow, ...]
+    """In the state that follows from the signed rewards."""
     episodes: tuple[LoadedEpisode, ...]
     failures: tuple[FailureRow, ...]
     elsewhere: tuple[Reward, ...] = ()
@@ -148,13 +158,17 @@ def read_episodes(
     differences += [
         Difference(name=name, message=f"{name} is another task") for name, t in tasks.items() if t.id != name
     ]
-    differences += _group_differences(groups, results)
+    lost = dict.fromkeys(each.task for each in rows if each.task not in tasks)
+    differences += [Difference(name=name, message=f"{name} is no task of it, and has episodes") for name in lost]
+    plan = read_record(blobs, row.plan, Plan)
+    settled, wrong = _signed_groups(groups, results, plan.run.group)
+    differences += wrong
     loaded = LoadedRun(
         row=row,
-        plan=read_record(blobs, row.plan, Plan),
+        plan=plan,
         tasks=tasks,
         task_rows=tuple(task_rows),
-        groups=tuple(groups),
+        groups=settled,
         episodes=tuple(results),
         failures=tuple(journal.failures(run)),
         usages=tuple(journal.usages(run)),
@@ -214,14 +228,40 @@ def _plan_differences(row: RunRow, statements: Iterable[Statement]) -> Iterator[
         yield Difference(name=row.run, message=f"{row.run} has another plan than the one its rewards were signed for")
 
 
-def _group_differences(groups: Sequence[GroupRow], results: Sequence[LoadedEpisode]) -> Iterator[Difference]:
+def _signed_groups(
+    groups: Sequence[GroupRow], results: Sequence[LoadedEpisode], size: int
+) -> tuple[tuple[GroupRow, ...], list[Difference]]:
+    """Groups in the state that follows from their rewards, which are signed, and where their rows say otherwise.
+
+    Whether a group may be learnt from is nobody's word: complete it is when all of its `size` episodes are scored.
+    """
+    differences: list[Difference] = []
+    members: dict[str, list[LoadedEpisode]] = {group.id: [] for group in groups}
     of_group = {group.id: group for group in groups}
     for result in results:
         group = of_group.get(result.row.group_id)
         if group is None or (group.task, group.policy) != (result.row.task, result.row.policy):
-            yield Difference(name=result.row.id, message=f"{result.row.id} is in the group of another task or policy")
-        elif group.state == "complete" and (result.reward is None or result.reward.value is None):
-            yield Difference(name=group.id, message=f"{group.id} is called complete, and {result.row.id} is unscored")
+            message = f"{result.row.id} is in the group of another task or policy"
+            differences.append(Difference(name=result.row.id, message=message))
+        else:
+            members[group.id].append(result)
+    settled = [_signed_state(group, members[group.id], size) for group in groups]
+    for group, signed in zip(groups, settled, strict=True):
+        if group.state != "open" and group != signed:
+            said = ": ".join(filter(None, (group.state, group.cause)))
+            meant = ": ".join(filter(None, (signed.state, signed.cause)))
+            message = f"{group.id} is called {said}, and by its rewards it is {meant}"
+            differences.append(Difference(name=group.id, message=message))
+    return tuple(settled), differences
+
+
+def _signed_state(group: GroupRow, members: Sequence[LoadedEpisode], size: int) -> GroupRow:
+    rewards = [result.reward for result in members if result.reward]
+    if len(rewards) < size:
+        # Nothing else says why it was refused before all of it was played; that it is not complete is sure.
+        return msgspec.structs.replace(group, state="open") if group.state == "complete" else group
+    cause = cause_of_refusal((reward.value, reward.cause) for reward in rewards)
+    return msgspec.structs.replace(group, state="refused" if cause else "complete", cause=cause)
 
 
 def _result(blobs: Blobs, row: EpisodeRow, statement: Statement | None) -> LoadedEpisode:

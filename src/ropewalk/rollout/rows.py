@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Any, Final
 
@@ -177,3 +178,10 @@ class FailureRow(Record):
     cause: str
     detail: str
     at_s: float
+
+
+def cause_of_refusal(rewards: Iterable[tuple[float | None, str]]) -> str:
+    """Why a group is refused whose rewards have these values and causes: the most frequent cause of those that are
+    unscored; empty where all are scored, so that it is complete."""
+    causes = sorted(cause for value, cause in rewards if value is None)
+    return max(causes, key=causes.count) if causes else ""

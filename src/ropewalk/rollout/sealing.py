@@ -16,7 +16,7 @@ from ropewalk.rollout.events import Event, GroupClosed, RewardSealed
 from ropewalk.rollout.journal import RunJournal, task_subject
 from ropewalk.rollout.marks import RowMarks
 from ropewalk.rollout.ports import RunWorld
-from ropewalk.rollout.rows import EpisodeRow, EpisodeState, TaskRow
+from ropewalk.rollout.rows import EpisodeRow, EpisodeState, TaskRow, cause_of_refusal
 from ropewalk.rollout.statements import Outcome, outcome_drafts
 from ropewalk.rollout.threads import in_thread
 from ropewalk.sandbox.contract import SnapshotRecord
@@ -100,8 +100,7 @@ class Sealer:
             members = episodes[group.id]
             if any(row.state is not EpisodeState.SEALED for row in members):
                 continue
-            causes = sorted(row.cause for row in members if row.value is None)
-            cause = max(causes, key=causes.count) if causes else ""
+            cause = cause_of_refusal((row.value, row.cause) for row in members)
             await self.close_group(group.id, group.task, group.policy, cause)
 
     async def close_group(self, group: str, task: str, policy: str, cause: str) -> None:

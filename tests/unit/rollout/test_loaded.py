@@ -118,8 +118,31 @@ def test_unscored_groups_cannot_be_called_complete(played: tuple[Durable, str]) 
     durable.recorder.drafts = {
         digest: draft for digest, draft in durable.recorder.drafts.items() if draft.predicate.get("value") != 0.0
     }
-    with pytest.raises(IntegrityError, match="called complete"):
+    with pytest.raises(IntegrityError, match="called complete, and by its rewards it is open"):
         durable.loaded(run)
+
+
+@pytest.mark.parametrize(
+    "change_to",
+    [
+        "update rollout_groups set state='refused', cause='sandbox_lost'",
+        "update rollout_groups set state='refused', cause=''",
+        "update rollout_groups set cause='sandbox_lost'",
+        "delete from rollout_tasks",
+        "delete from rollout_episodes where position=1",
+    ],
+)
+def test_no_row_says_what_may_be_learnt_from(played: tuple[Durable, str], change_to: str) -> None:
+    durable, run = played
+    change(durable, change_to)
+    with pytest.raises(IntegrityError, match="not what was signed"):
+        durable.loaded(run)
+
+
+def test_a_group_that_nobody_closed_is_what_its_rewards_say(played: tuple[Durable, str]) -> None:
+    durable, run = played
+    change(durable, "update rollout_groups set state='open'")
+    assert {group.state for group in durable.loaded(run).groups} == {"complete"}
 
 
 def test_another_plan_than_the_signed_one_is_refused(played: tuple[Durable, str]) -> None:
