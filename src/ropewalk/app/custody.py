@@ -139,14 +139,34 @@ class Custody:
 
         Raises:
             DeniedError: the profile does not allow such sources.
-            CallerError, IntegrityError, UnavailableError: as `Lake.ingest`.
+            CallerError, IntegrityError, UnavailableError: as `Lake.ingest`. Also IntegrityError where the lake holds
+                what nobody signed for: what was asked for is signed then, and the lake's version is not.
         """
         self.profile.allow_source(source_kind(source))
-        result = self.lake.ingest(
-            source, tenant=self.tenant, terms=terms, versions=versions, message=message, **settings
+        return self.lake.ingest(
+            source,
+            tenant=self.tenant,
+            terms=terms,
+            versions=versions,
+            message=message,
+            record=self._sign_ingest,
+            **settings,
         )
-        self.recorder.record(tuple(_draft(step) for step in result.steps))
-        return result
+
+    def _sign_ingest(self, steps: tuple[IngestStep, ...]) -> None:
+        *entered, commit = steps
+        recorder, inputs = self.recorder, [sha256 for _, sha256 in commit.inputs]
+        known = {sha256 for step in entered for _, sha256 in step.subjects}
+        if self.log.exists:
+            known |= self.lineage.made(inputs)
+        gaps = [sha256 for sha256 in inputs if sha256 not in known]
+        recorder.record(tuple(_draft(step) for step in (entered if gaps else steps)))
+        if gaps:
+            # A commit that was signed over them could never be verified, whatever is signed later.
+            raise IntegrityError(
+                f"The lake holds {len(gaps)} raw files that no statement vouches for, raw:{gaps[0][:32]} among them.",
+                next_step="ingest each from its source again: what vouches for it is signed then.",
+            )
 
     def trace(self, name: str) -> Trace:
         """The chain behind a reward, verdict, task … by its name or sha256; signatures are checked on the way.
