@@ -241,14 +241,18 @@ class Custody:
             blobs=verified.blobs + evidence.count,
         )
 
-    def receipt(self, name: str) -> bytes:
+    def receipt(self, name: str, *, outside: Path | None = None) -> bytes:
         """One thing's statement with the proof that it is in the log; see `provenance.receipts`.
 
+        Args:
+            name: the thing's.
+            outside: see `make_receipt`.
+
         Raises:
-            CallerError: nothing of that name was ever made.
-            IntegrityError: the log is damaged, or the index not what the log says.
+            CallerError: nothing of that name was ever made; or as `make_receipt`.
+            IntegrityError: the log is damaged, or the index not what the log says; or as `make_receipt`.
         """
-        return make_receipt(self.log, self.trace(name).nodes[0].made_by[-1].index)
+        return make_receipt(self.log, self.trace(name).nodes[0].made_by[-1].index, outside=outside)
 
     def check_anchor(self, folder: Path) -> None:
         """Returns if the log still continues what an anchor folder vouches for, or if that folder is empty.
