@@ -197,14 +197,14 @@ def test_keys_that_were_there_before_are_not_encrypted_silently(state: Path) -> 
 def test_somebody_attests_and_is_named(state: Path, tmp_path: Path) -> None:
     """Who vouches comes from the command, the plan or the profile, in this order; where nobody does, nothing enters."""
     profile = tmp_path / "office.toml"
-    profile.write_text('[sandbox]\ntenant = "local"\n')
+    profile.write_text('tenant = "local"\n')
     first, second, third = (sample_packages.archive(tmp_path / "packages", f"1.{n}.0") for n in range(3))
     for words in (("lake", "ingest", first), ("run", "--source", first), ("task", "build", "--source", first)):
         refused = ropewalk(*words, "--profile", profile, state=state)
         assert refused.code == 6 and "rule: no_human_data" in refused.err and "--attested-by" in refused.err
     assert ropewalk("lake", "ingest", first, "--attested-by", " ", state=state).code == 6
     assert ropewalk("lake", "ls", "--json", state=state).json == []
-    profile.write_text('[sandbox]\ntenant = "local"\n[lake]\nattested_by = "data office"\n')
+    profile.write_text('tenant = "local"\n[lake]\nattested_by = "data office"\n')
     done = ropewalk("lake", "ingest", first, "--profile", profile, state=state)
     assert done.code == 0 and "no human data in 1 file, says data office" in done.out
     more = ("--profile", profile, "--attested-by", "legal")

@@ -22,8 +22,6 @@ class SandboxSettings(Record):
     """[sandbox]"""
 
     driver: str = "process"
-    tenant: str = "local"
-    """Owner of everything that one person makes; only the embedded profiles name one."""
     memory_mib: int = limits.SANDBOX_MEMORY_BYTES // MIB
     """Beside `disk_mib`; see `SandboxSpec.memory_bytes` for what bounds both."""
     disk_mib: int = limits.SANDBOX_DISK_BYTES // MIB

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ropewalk.app.configuration import SandboxSettings, open_profile, shipped_profiles
+from ropewalk.app.ground import open_ground
 from ropewalk.core.errors import CallerError, DeniedError
 
 
@@ -15,6 +16,7 @@ def test_shipped_profiles_parse(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shipped_profiles() == ("air-gapped", "embedded")
     for name in shipped_profiles():
         assert open_profile(name).name == name
+        assert open_profile(name).tenant == "local"
     assert open_profile().name == "embedded"
     monkeypatch.setenv("ROPEWALK_PROFILE", "air-gapped")
     assert open_profile().name == "air-gapped"
@@ -37,6 +39,21 @@ def test_own_profile_by_path(tmp_path: Path) -> None:
     path.write_text("[sandbox]\nmemory = 128\n")
     with pytest.raises(CallerError, match="unknown field"):
         open_profile(str(path))
+
+
+@pytest.mark.parametrize("text", ["", "[sandbox]\nmemory_mib = 128\n", 'tenant = ""\n'])
+def test_only_the_profiles_that_ship_have_a_tenant_by_themselves(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "clinic.toml"
+    path.write_text(text)
+    state = tmp_path / "state"
+    with pytest.raises(CallerError, match="names no tenant") as caught:
+        open_ground(str(path), state=state)
+    assert "tenant = " in caught.value.next_step and not state.exists()
+    path.write_text(f'tenant = "clinic"\n{text}' if "tenant" not in text else 'tenant = "clinic"\n')
+    assert open_ground(str(path), state=state).tenant == "clinic"
+    path.write_text('tenant = "Clinic"\n')
+    with pytest.raises(CallerError, match="not the name of a tenant"):
+        open_ground(str(path), state=state)
 
 
 @pytest.mark.parametrize("name", ["cloud", "missing.toml", "/nonexistent/p.toml"])
