@@ -113,7 +113,8 @@ class Lake:
         return tuple(self._zone(tenant).records())
 
     def read(self, id: str, *, tenant: str, bytes_max: int = limits.ARCHIVE_BYTES_MAX) -> bytes:
-        """A raw file's bytes, verified.
+        """A raw file's bytes, verified, for work on this machine. Whoever writes them to a file elsewhere asks first
+        whether their data class allows that (`ropewalk.app.custody.Custody.export_raw`).
 
         Raises:
             CallerError: no such file, or larger than `bytes_max`.
