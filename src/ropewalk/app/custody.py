@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from ropewalk.app.configuration import BlobSettings, KeySettings, LakeSettings
+from ropewalk.app.configuration import BlobSettings, KeySettings, LakeSettings, check_drivers
 from ropewalk.app.evidence import Evidence
 from ropewalk.app.ground import Ground, open_ground
 from ropewalk.core.errors import CallerError, IntegrityError, UnavailableError
@@ -38,7 +38,7 @@ from ropewalk.provenance.verify import Anchors, verify_run
 from ropewalk.rollout.journal import RunJournal
 from ropewalk.rollout.loaded import read_episodes
 from ropewalk.security.contract import Keys
-from ropewalk.security.data_classes import Use, check_allowed
+from ropewalk.security.data_classes import Use, check_allowed, data_class
 from ropewalk.security.drivers import DRIVERS as KEY_DRIVERS
 from ropewalk.security.marks import KeyedMarks
 from ropewalk.security.trust import PublicPair, export_trust_root
@@ -140,11 +140,13 @@ class Custody:
             settings: further ones of `Lake.ingest`.
 
         Raises:
-            DeniedError: the profile does not allow such sources.
+            DeniedError: the profile does not allow such sources, or the class not where the lake's bytes lie.
             CallerError, IntegrityError, UnavailableError: as `Lake.ingest`. Also IntegrityError where the lake holds
                 what nobody signed for: what was asked for is signed then, and the lake's version is not.
         """
         self.profile.allow_source(source_kind(source))
+        if terms.data_class is not None:
+            check_drivers(self.profile, data_class(terms.data_class).name, ("blobs", "keys"))
         return self.lake.ingest(
             source,
             tenant=self.tenant,

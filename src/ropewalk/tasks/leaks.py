@@ -41,7 +41,7 @@ _METADATA: Final = re.compile(
     r"(?P<name>[A-Za-z0-9_.]+?)-(?P<version>\d[^/-]*?)(?:-[^/]*)?\.(?:dist-info|egg-info|egg|whl)"
 )
 _SEARCH_FOLDER: Final = re.compile(r"(site-packages|dist-packages|python3\.\d+)")
-_INDEX_VERSION: Final = "5"
+_INDEX_VERSION: Final = "6"
 _FILE_BYTES_MAX: Final = 64 * limits.MIB
 _PARSED_BYTES_MAX: Final = limits.MIB
 """Of one module: a syntax tree takes some hundred times the memory of its text."""
