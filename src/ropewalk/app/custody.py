@@ -20,10 +20,9 @@ from ropewalk.app.ground import Ground, open_ground
 from ropewalk.core.errors import CallerError, IntegrityError, UnavailableError
 from ropewalk.lake.ingest import Terms
 from ropewalk.lake.lake import Lake
-from ropewalk.lake.records import IngestResult, IngestStep, RawRecord
+from ropewalk.lake.records import IngestResult, IngestStep
 from ropewalk.lake.sources import PypiSource, parse_source
 from ropewalk.machinery import drivers
-from ropewalk.machinery.files import replace_whole
 from ropewalk.provenance.answers import taint_of, trace_of
 from ropewalk.provenance.graph import LineageIndex
 from ropewalk.provenance.log import Log, revoke_keys, rotate_keys
@@ -38,7 +37,7 @@ from ropewalk.provenance.verify import Anchors, verify_run
 from ropewalk.rollout.journal import RunJournal
 from ropewalk.rollout.loaded import read_episodes
 from ropewalk.security.contract import Keys
-from ropewalk.security.data_classes import Use, check_allowed, data_class
+from ropewalk.security.data_classes import data_class
 from ropewalk.security.drivers import DRIVERS as KEY_DRIVERS
 from ropewalk.security.marks import KeyedMarks
 from ropewalk.security.trust import PublicPair, export_trust_root
@@ -171,27 +170,6 @@ class Custody:
                 f"The lake holds {len(gaps)} raw files that no statement vouches for, raw:{gaps[0][:32]} among them.",
                 next_step="ingest each from its source again: what vouches for it is signed then.",
             )
-
-    def export_raw(self, id: str, target: Path) -> tuple[RawRecord, Path]:
-        """Copies a raw file out of the lake, compared with its digest on the way; returns its record and where it is.
-
-        Args:
-            id: `raw:…` or its sha256.
-            target: a new file, or a folder, which then gets it under its own name.
-
-        Raises:
-            CallerError: no such raw file, or the target is there already.
-            DeniedError: its data class does not allow that it leaves as a file.
-            IntegrityError: it was changed or lost.
-            UnavailableError: it cannot be written.
-        """
-        record = self.lake.raw(id, tenant=self.tenant)
-        check_allowed(record.data_class, Use.EXPORT, "file")
-        path = target / Path(record.name).name if target.is_dir() else target
-        if path.exists():
-            raise CallerError(f"{path} is there already.", next_step="name another file, or remove it.")
-        replace_whole(path, self.lake.read(record.sha256, tenant=self.tenant), mode=0o644)
-        return record, path
 
     def trace(self, name: str) -> Trace:
         """The chain behind a reward, verdict, task … by its name or sha256; signatures are checked on the way.

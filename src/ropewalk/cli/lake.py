@@ -160,8 +160,10 @@ def cp(raw: str, target: Path, *, json: bool = False, place: Place = HERE) -> in
         target: A new file, or a folder, which then gets it under its own name.
         json: Print JSON.
     """
+    from ropewalk.app.exporting import export_raw
+
     with custody(place) as kept:
-        record, path = kept.export_raw(raw, target)
+        record, path = export_raw(kept, raw, target)
     if json:
         print_json({"path": str(path), "record": record})
         return 0

@@ -114,7 +114,7 @@ class Lake:
 
     def read(self, id: str, *, tenant: str, bytes_max: int = limits.ARCHIVE_BYTES_MAX) -> bytes:
         """A raw file's bytes, verified, for work on this machine. Whoever writes them to a file elsewhere asks first
-        whether their data class allows that (`ropewalk.app.custody.Custody.export_raw`).
+        whether their data class allows that (`ropewalk.app.exporting.export_raw`).
 
         Raises:
             CallerError: no such file, or larger than `bytes_max`.
