@@ -197,14 +197,14 @@ def test_keys_that_were_there_before_are_not_encrypted_silently(state: Path) -> 
 def test_somebody_attests_and_is_named(state: Path, tmp_path: Path) -> None:
     """Who vouches comes from the command, the plan or the profile, in this order; where nobody does, nothing enters."""
     profile = tmp_path / "office.toml"
-    profile.write_text('[sandbox]\ntenant = "local"\n')
+    profile.write_text('tenant = "local"\n')
     first, second, third = (sample_packages.archive(tmp_path / "packages", f"1.{n}.0") for n in range(3))
     for words in (("lake", "ingest", first), ("run", "--source", first), ("task", "build", "--source", first)):
         refused = ropewalk(*words, "--profile", profile, state=state)
         assert refused.code == 6 and "rule: no_human_data" in refused.err and "--attested-by" in refused.err
     assert ropewalk("lake", "ingest", first, "--attested-by", " ", state=state).code == 6
     assert ropewalk("lake", "ls", "--json", state=state).json == []
-    profile.write_text('[sandbox]\ntenant = "local"\n[lake]\nattested_by = "data office"\n')
+    profile.write_text('tenant = "local"\n[lake]\nattested_by = "data office"\n')
     done = ropewalk("lake", "ingest", first, "--profile", profile, state=state)
     assert done.code == 0 and "no human data in 1 file, says data office" in done.out
     more = ("--profile", profile, "--attested-by", "legal")
@@ -295,14 +295,24 @@ def test_a_state_that_cannot_be_made_is_unavailable(tmp_path: Path) -> None:
 def test_a_receipt_is_checked_without_any_state(state: Path, tmp_path: Path) -> None:
     ingest(state, tmp_path)
     commit = ropewalk("lake", "log", "--json", state=state).json[0]["id"]
-    root, file = tmp_path / "trust-root.json", tmp_path / "receipt.json"
+    root, file, outside = tmp_path / "trust-root.json", tmp_path / "receipt.json", tmp_path / "outside"
     assert ropewalk("keys", "export", root, state=state).code == 0
+    assert ropewalk("provenance", "anchor", outside, state=state).code == 0
     with Custody.open(state=state) as kept:
         file.write_bytes(kept.receipt(commit))
     nowhere = tmp_path / "nowhere"
-    good = ropewalk("verify", file, "--keys", root, "--json", state=nowhere)
-    assert good.code == 0 and good.json["statement"]["subjects"][0]["name"] == commit
-    assert "ok" in ropewalk("verify", file, "--keys", root, state=nowhere).out and not nowhere.exists()
+    alone = ropewalk("verify", file, "--keys", root, "--json", state=nowhere)
+    assert (
+        alone.code == 4 and alone.json["status"] == "unanchored" and "no outside" in alone.json["unanchored_because"][0]
+    )
+    assert ropewalk("verify", file, "--keys", root, state=nowhere).out.startswith("unanchored")
+    good = ropewalk("verify", file, "--anchor", outside, "--json", state=nowhere)
+    assert good.code == 0 and good.json["status"] == "ok" and good.json["unanchored_because"] == []
+    assert good.json["statement"]["subjects"][0]["name"] == commit
+    assert "ok" in ropewalk("verify", file, "--anchor", outside, state=nowhere).out and not nowhere.exists()
+    bad = tmp_path / "bad"
+    bad.write_text("bad")
+    assert ropewalk("verify", file, "--keys", root, "--checkpoint", bad, state=nowhere).code == 5
     assert ropewalk("verify", file, state=nowhere).code == 2
     assert ropewalk("reward", "receipt", "reward:01JDY0000000000000000000AA", state=state).code == 2
     file.write_bytes(file.read_bytes().replace(b'"index":1', b'"index":0'))

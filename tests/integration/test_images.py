@@ -136,7 +136,7 @@ async def test_a_mirror_is_asked_first_and_the_registry_where_it_has_nothing(hos
     with serving(FakeRegistry()) as empty, serving(FakeRegistry({"1": IMAGE})) as full:
         profile = state.parent / "mirrored.toml"
         for mirror, name in ((empty, f"{host}/far:1"), (full, "nowhere.example/far:1")):
-            profile.write_text(f'[images.mirrors]\n"{name.partition("/")[0]}" = ["{mirror.host}"]\n')
+            profile.write_text(f'tenant = "local"\n[images.mirrors]\n"{name.partition("/")[0]}" = ["{mirror.host}"]\n')
             async with Ropewalk.open(str(profile), state=state) as rw:
                 assert (await rw.pull(name)).names[0] == name
                 assert mirror.requests

@@ -184,6 +184,7 @@ async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Gradi
 
 
 MARKS = MemoryMarks()
+MARKS._key = bytes(32)  # one installation, in all processes: they share the indexes of the image
 
 
 def shop(
@@ -438,7 +439,6 @@ from ropewalk.testing.grading import grading_world
 from tests.integration import test_task_builders as own
 
 async def main():
-    own.MARKS._key = bytes(32)  # one installation, in both processes
     async with grading_world(Path(sys.argv[1])) as world:
         trees = own.three_releases()
         plan = BuildPlan(pairs=adjacent([own.ref(tree) for tree in trees]), tenant="tests")

@@ -24,7 +24,6 @@ from ropewalk.lake.ingest import Terms
 from ropewalk.lake.records import IngestResult, RawRecord
 from ropewalk.lake.sources import PypiSource, parse_source
 from ropewalk.rollout.plan import SourcePlan, TasksPlan
-from ropewalk.security.data_classes import Use, check_allowed
 from ropewalk.tasks.builder import TaskBuilder, Workshop, adjacent
 from ropewalk.tasks.journal import PURPOSE
 from ropewalk.tasks.pins import load_pins
@@ -202,12 +201,12 @@ async def build_tasks(
 
     Raises:
         CallerError: requirements that do not resolve, or no task was admitted.
-        DeniedError: the profile does not allow to fetch requirements, or the class of a release does not allow the
-            sandbox driver; then nothing is run.
+        DeniedError: the profile does not allow to fetch requirements, or the class of a release does not allow a
+            driver; then nothing is run.
     """
     steps = [(pair.before, pair.after) for pair in plan.pairs] + [(each.release,) for each in plan.mutants]
     for data_class in sorted({release.data_class for releases in steps for release in releases}):
-        check_allowed(data_class, Use.DRIVER, f"sandbox:{machines.driver_name}")
+        machines.check_class(data_class)
     image = await machines.image()
     if plan.requirements and tell:
         tell(BuildEvent(source="requirements", stage="resolving", detail=", ".join(plan.requirements)))

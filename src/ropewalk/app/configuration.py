@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -10,9 +11,11 @@ from ropewalk.core import limits
 from ropewalk.core.errors import CallerError
 from ropewalk.core.limits import MIB
 from ropewalk.core.records import Record
+from ropewalk.machinery.drivers import scheme_of
 from ropewalk.machinery.profile import Profile, parse_profile
 from ropewalk.orchestration.drivers.local import LocalFleetConfig
 from ropewalk.sandbox.oci.references import DOCKER_HUB
+from ropewalk.security.data_classes import Use, check_allowed
 
 DEFAULT_PROFILE: Final = "embedded"
 SHIPPED: Final = Path(__file__).with_name("profiles")
@@ -22,8 +25,6 @@ class SandboxSettings(Record):
     """[sandbox]"""
 
     driver: str = "process"
-    tenant: str = "local"
-    """Owner of everything that one person makes; only the embedded profiles name one."""
     memory_mib: int = limits.SANDBOX_MEMORY_BYTES // MIB
     """Beside `disk_mib`; see `SandboxSpec.memory_bytes` for what bounds both."""
     disk_mib: int = limits.SANDBOX_DISK_BYTES // MIB
@@ -82,6 +83,33 @@ FAMILIES: Final[dict[str, type[Record]]] = {
     "fleet": FleetSettings,
     "lake": LakeSettings,
 }
+
+
+def check_drivers(
+    profile: Profile,
+    data_class: str,
+    families: Iterable[str] = ("sandbox", "blobs", "keys", "fleet"),
+    *,
+    sandbox: str = "",
+) -> None:
+    """Returns if data of a class may meet the drivers that a profile chooses.
+
+    Args:
+        families: those that it would meet.
+        sandbox: replaces the profile's sandbox driver.
+
+    Raises:
+        DeniedError: it may not meet one of them, or there is no such class.
+    """
+    blobs = profile.family(BlobSettings).uri
+    chosen = {
+        "sandbox": sandbox or profile.family(SandboxSettings).driver,
+        "blobs": blobs if "://" in blobs else "file",
+        "keys": profile.family(KeySettings).driver,
+        "fleet": profile.family(FleetSettings).driver,
+    }
+    for family in families:
+        check_allowed(data_class, Use.DRIVER, f"{family}:{scheme_of(chosen[family])}")
 
 
 def shipped_profiles() -> tuple[str, ...]:

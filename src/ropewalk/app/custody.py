@@ -6,7 +6,7 @@ machine that cannot run a sandbox.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from ropewalk.app.configuration import BlobSettings, KeySettings, LakeSettings
+from ropewalk.app.configuration import BlobSettings, KeySettings, LakeSettings, check_drivers
 from ropewalk.app.evidence import Evidence
 from ropewalk.app.ground import Ground, open_ground
 from ropewalk.core.errors import CallerError, IntegrityError, UnavailableError
@@ -26,6 +26,7 @@ from ropewalk.machinery import drivers
 from ropewalk.provenance.answers import taint_of, trace_of
 from ropewalk.provenance.graph import LineageIndex
 from ropewalk.provenance.log import Log, revoke_keys, rotate_keys
+from ropewalk.provenance.outline import Outline
 from ropewalk.provenance.receipts import make_receipt
 from ropewalk.provenance.recorder import LogRecorder
 from ropewalk.provenance.rewards import SignedRewards
@@ -36,6 +37,7 @@ from ropewalk.provenance.verify import Anchors, verify_run
 from ropewalk.rollout.journal import RunJournal
 from ropewalk.rollout.loaded import read_episodes
 from ropewalk.security.contract import Keys
+from ropewalk.security.data_classes import data_class
 from ropewalk.security.drivers import DRIVERS as KEY_DRIVERS
 from ropewalk.security.marks import KeyedMarks
 from ropewalk.security.trust import PublicPair, export_trust_root
@@ -137,15 +139,37 @@ class Custody:
             settings: further ones of `Lake.ingest`.
 
         Raises:
-            DeniedError: the profile does not allow such sources.
-            CallerError, IntegrityError, UnavailableError: as `Lake.ingest`.
+            DeniedError: the profile does not allow such sources, or the class not where the lake's bytes lie.
+            CallerError, IntegrityError, UnavailableError: as `Lake.ingest`. Also IntegrityError where the lake holds
+                what nobody signed for: what was asked for is signed then, and the lake's version is not.
         """
         self.profile.allow_source(source_kind(source))
-        result = self.lake.ingest(
-            source, tenant=self.tenant, terms=terms, versions=versions, message=message, **settings
+        if terms.data_class is not None:
+            check_drivers(self.profile, data_class(terms.data_class).name, ("blobs", "keys"))
+        return self.lake.ingest(
+            source,
+            tenant=self.tenant,
+            terms=terms,
+            versions=versions,
+            message=message,
+            record=self._sign_ingest,
+            **settings,
         )
-        self.recorder.record(tuple(_draft(step) for step in result.steps))
-        return result
+
+    def _sign_ingest(self, steps: tuple[IngestStep, ...]) -> None:
+        *entered, commit = steps
+        recorder, inputs = self.recorder, [sha256 for _, sha256 in commit.inputs]
+        known = {sha256 for step in entered for _, sha256 in step.subjects}
+        if self.log.exists:
+            known |= self.lineage.made(inputs)
+        gaps = [sha256 for sha256 in inputs if sha256 not in known]
+        recorder.record(tuple(_draft(step) for step in (entered if gaps else steps)))
+        if gaps:
+            # A commit that was signed over them could never be verified, whatever is signed later.
+            raise IntegrityError(
+                f"The lake holds {len(gaps)} raw files that no statement vouches for, raw:{gaps[0][:32]} among them.",
+                next_step="ingest each from its source again: what vouches for it is signed then.",
+            )
 
     def trace(self, name: str) -> Trace:
         """The chain behind a reward, verdict, task … by its name or sha256; signatures are checked on the way.
@@ -162,11 +186,13 @@ class Custody:
         self._check_recorded()
         return taint_of(name, log=self.log)
 
-    def verify(self, subjects: Sequence[str] | None, anchors: Anchors) -> Verification:
+    def verify(
+        self, subjects: Sequence[str] | Callable[[Outline], Sequence[str]] | None, anchors: Anchors
+    ) -> Verification:
         """Checks the log and the chains of these things (sha256; None: of everything) and their stored bytes.
 
         Raises:
-            CallerError: nothing was ever recorded, or an anchor is not a file of its kind.
+            CallerError: nothing was ever recorded, or an anchor is not a file of its kind. And what `subjects` raises.
         """
         self._check_recorded()
         return verify_run(
@@ -189,24 +215,28 @@ class Custody:
         Raises:
             CallerError: no such run.
         """
-        subjects: dict[str, None] = {}
         evidence = Evidence(self.blobs)
         found = evidence.findings
-        try:
-            subjects.update((statement.subjects[0].sha256, None) for statement in self.signed.of_run(run))
-            loaded, differences = read_episodes(self.journal, self.blobs, run, log=self.signed)
-            found += [
-                VerificationFinding(code="journal_differs", message=each.message, name=each.name)
-                for each in differences
-            ]
-            evidence.follow(loaded)
-        except IntegrityError as error:
-            found.append(VerificationFinding(code="journal_differs", message=error.message))
-        except CallerError as error:
-            if not subjects:
-                raise
-            found.append(VerificationFinding(code="journal_differs", message=error.message))
-        verified = self.verify(tuple(subjects), anchors)
+
+        def rewards(read: Outline) -> Sequence[str]:
+            subjects: dict[str, None] = {}
+            # Not `self.signed`: its bookmark says as much as the keys of this host, and these may be stolen.
+            log = SignedRewards(self.log, read)
+            try:
+                subjects.update((statement.subjects[0].sha256, None) for statement in log.of_run(run))
+                loaded, differences = read_episodes(self.journal, self.blobs, run, log=log)
+                found.extend(
+                    VerificationFinding(code="journal_differs", message=each.message, name=each.name)
+                    for each in differences
+                )
+                evidence.follow(loaded)
+            except (IntegrityError, CallerError) as error:
+                if isinstance(error, CallerError) and not subjects:
+                    raise
+                found.append(VerificationFinding(code="journal_differs", message=error.message))
+            return tuple(subjects)
+
+        verified = self.verify(rewards, anchors)
         return msgspec.structs.replace(
             verified,
             status=VerificationStatus.FAILED if found else verified.status,
@@ -214,14 +244,18 @@ class Custody:
             blobs=verified.blobs + evidence.count,
         )
 
-    def receipt(self, name: str) -> bytes:
+    def receipt(self, name: str, *, outside: Path | None = None) -> bytes:
         """One thing's statement with the proof that it is in the log; see `provenance.receipts`.
 
+        Args:
+            name: the thing's.
+            outside: see `make_receipt`.
+
         Raises:
-            CallerError: nothing of that name was ever made.
-            IntegrityError: the log is damaged, or the index not what the log says.
+            CallerError: nothing of that name was ever made; or as `make_receipt`.
+            IntegrityError: the log is damaged, or the index not what the log says; or as `make_receipt`.
         """
-        return make_receipt(self.log, self.trace(name).nodes[0].made_by[-1].index)
+        return make_receipt(self.log, self.trace(name).nodes[0].made_by[-1].index, outside=outside)
 
     def check_anchor(self, folder: Path) -> None:
         """Returns if the log still continues what an anchor folder vouches for, or if that folder is empty.

@@ -1,4 +1,4 @@
-"""Exports of a run, where the data class of its tasks allows them."""
+"""What leaves as a file, where its data class allows that: exports of a run, and raw files."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from typing import Literal
 from ropewalk.app.custody import Custody
 from ropewalk.app.reporting import check_export, loaded_run
 from ropewalk.core.errors import CallerError
-from ropewalk.machinery.files import replacing
+from ropewalk.lake.records import RawRecord
+from ropewalk.machinery.files import replace_whole, replacing
 from ropewalk.rollout.atif import export_atif
 from ropewalk.rollout.export import export_jsonl
+from ropewalk.security.data_classes import Use, check_allowed
 
 Format = Literal["jsonl", "atif"]
 
@@ -66,3 +68,26 @@ def _write_whole(file: Path, documents: Iterable[tuple[str, bytes]]) -> int:
             target.write(line)
             count += 1
     return count
+
+
+def export_raw(custody: Custody, id: str, target: Path) -> tuple[RawRecord, Path]:
+    """Copies a raw file out of the lake, compared with its digest on the way; returns its record and where it is.
+
+    Args:
+        custody: holds it.
+        id: `raw:…` or its sha256.
+        target: a new file, or a folder, which then gets it under its own name.
+
+    Raises:
+        CallerError: no such raw file, or the target is there already.
+        DeniedError: its data class does not allow that it leaves as a file.
+        IntegrityError: it was changed or lost.
+        UnavailableError: it cannot be written.
+    """
+    record = custody.lake.raw(id, tenant=custody.tenant)
+    check_allowed(record.data_class, Use.EXPORT, "file")
+    path = target / Path(record.name).name if target.is_dir() else target
+    if path.exists():
+        raise CallerError(f"{path} is there already.", next_step="name another file, or remove it.")
+    replace_whole(path, custody.lake.read(record.sha256, tenant=custody.tenant), mode=0o644)
+    return record, path

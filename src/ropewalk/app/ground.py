@@ -6,7 +6,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from ropewalk.app.configuration import SandboxSettings, open_profile
+from ropewalk.app.configuration import open_profile
+from ropewalk.core.errors import CallerError
 from ropewalk.machinery.profile import Profile
 from ropewalk.security.tenants import check_tenant
 from ropewalk.store.layout import Layout, default_state_dir
@@ -47,9 +48,13 @@ def open_ground(profile: str | None = None, *, state: Path | None = None) -> Gro
         state: the state directory; see `default_state_dir`.
 
     Raises:
-        CallerError: no such profile.
+        CallerError: no such profile, or it names no tenant.
         UnavailableError: the state directory cannot be used.
     """
     opened = open_profile(profile)
-    tenant = check_tenant(opened.family(SandboxSettings).tenant)
-    return Ground(opened, Layout(state or default_state_dir()).ensure(), tenant)
+    if not opened.tenant:
+        raise CallerError(
+            f"The profile {opened.name!r} names no tenant, and nothing is made that belongs to nobody.",
+            next_step='write tenant = "NAME" at the top of it.',
+        )
+    return Ground(opened, Layout(state or default_state_dir()).ensure(), check_tenant(opened.tenant))

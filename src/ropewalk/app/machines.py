@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import anyio.to_thread
 import msgspec
 
-from ropewalk.app.configuration import FleetSettings, SandboxSettings
+from ropewalk.app.configuration import FleetSettings, SandboxSettings, check_drivers
 from ropewalk.app.ground import StandsOnGround, open_ground
 from ropewalk.core.errors import CallerError
 from ropewalk.core.limits import MIB
@@ -22,7 +22,7 @@ from ropewalk.sandbox.contract import Probe, SandboxDriver, SandboxSpec
 from ropewalk.sandbox.images import ImageRecord, ImageStore
 from ropewalk.sandbox.layers import LayerStore
 from ropewalk.sandbox.sandboxes import Sandboxes
-from ropewalk.security.data_classes import Use, check_allowed, most_restricted
+from ropewalk.security.data_classes import most_restricted
 from ropewalk.security.tenants import TenantContext
 from ropewalk.store.layout import Layout
 
@@ -81,6 +81,10 @@ class Machines:
         if isinstance(self.driver, SupportsClose):
             self.driver.close()
 
+    def check_class(self, data_class: str) -> None:
+        """Returns if data of this class may meet all drivers at work here; see `check_drivers`."""
+        check_drivers(self._ground.profile, data_class, sandbox=self.driver_name)
+
     async def image(
         self, name: str = "default", *, progress: Progress | None = None, data_class: str | None = None
     ) -> ImageRecord:
@@ -109,8 +113,8 @@ class Machines:
 
         Raises:
             CallerError: an unknown field, or no such image.
-            DeniedError: data of its class (the image's, or what `fields` say) may not meet this driver, or it would be
-                another tenant's.
+            DeniedError: data of its class (the image's, or what `fields` say) may not meet a driver at work here, or it
+                would be another tenant's.
         """
         given = {name: value for name, value in fields.items() if value is not None}
         for name, size in (("memory_bytes", memory_mib), ("disk_bytes", disk_mib)):
@@ -123,10 +127,10 @@ class Machines:
             )
         TenantContext(tenant=self.tenant).check_owns(str(given.get("tenant", self.tenant)), what="sandboxes of others")
         wanted = str(given.get("data_class", "public"))
-        check_allowed(wanted, Use.DRIVER, f"sandbox:{self.driver_name}")
+        self.check_class(wanted)
         record = await self.image(image, data_class=wanted if "data_class" in given else None)
         data_class = most_restricted(wanted, record.data_class)
-        check_allowed(data_class, Use.DRIVER, f"sandbox:{self.driver_name}")
+        self.check_class(data_class)
         defaults: dict[str, object] = {
             "tenant": self.tenant,
             "image": record.digest,

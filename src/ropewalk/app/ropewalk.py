@@ -304,9 +304,9 @@ class Ropewalk:
         return started
 
     def _check_data(self, plan: Plan, tasks: Iterable[Task]) -> None:
-        """What a run's tasks may meet: the sandbox driver, and the endpoint that is told their prompts and files."""
+        """What a run's tasks may meet: all drivers, and the endpoint that is told their prompts and files."""
         openai = plan.policy.openai if PolicyName.OPENAI in plan.run.policies else None
         for data_class in sorted({task.data_class for task in tasks}):
-            check_allowed(data_class, Use.DRIVER, f"sandbox:{self.machines.driver_name}")
+            self.machines.check_class(data_class)
             if openai is not None:
                 check_allowed(data_class, Use.ENDPOINT, urlsplit(openai.base_url).hostname or "")

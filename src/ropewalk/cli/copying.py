@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ropewalk.core.errors import CallerError
 from ropewalk.core.paths import parts_below
+from ropewalk.security.data_classes import Use, check_allowed
 
 if TYPE_CHECKING:
     from ropewalk.sandbox.sandbox import Sandbox
@@ -51,7 +52,9 @@ async def copy_out(sandbox: Sandbox, source: str, target: Path) -> int:
 
     Raises:
         CallerError: there is nothing of that name inside, or a name inside would lead out of the target.
+        DeniedError: as `Sandbox.download`; not even a folder is made then.
     """
+    check_allowed(sandbox.record.spec.data_class, Use.EXPORT, "file")
     here = target / (PurePosixPath(source).name or "root") if target.is_dir() else target
     if (await sandbox.stat(source)).kind != "directory":
         await sandbox.download(source, here)

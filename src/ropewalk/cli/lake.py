@@ -160,16 +160,10 @@ def cp(raw: str, target: Path, *, json: bool = False, place: Place = HERE) -> in
         target: A new file, or a folder, which then gets it under its own name.
         json: Print JSON.
     """
-    from ropewalk.machinery.files import replace_whole
-    from ropewalk.security.data_classes import Use, check_allowed
+    from ropewalk.app.exporting import export_raw
 
     with custody(place) as kept:
-        record = kept.lake.raw(raw, tenant=kept.tenant)
-        check_allowed(record.data_class, Use.EXPORT, "file")
-        path = target / Path(record.name).name if target.is_dir() else target
-        if path.exists():
-            raise CallerError(f"{path} is there already.", next_step="name another file, or remove it.")
-        replace_whole(path, kept.lake.read(raw, tenant=kept.tenant), mode=0o644)
+        record, path = export_raw(kept, raw, target)
     if json:
         print_json({"path": str(path), "record": record})
         return 0

@@ -50,21 +50,27 @@ def ls(run: str | None = None, *, json: bool = False, place: Place = HERE) -> in
     return 0
 
 
-@command(app, "receipt", examples=["ropewalk reward receipt reward:01JDY… --out receipt.json"])
-def receipt(reward: str, *, out: Path | None = None, json: bool = False, place: Place = HERE) -> int:
+@command(app, "receipt", examples=["ropewalk reward receipt reward:01JDY… --anchor /mnt/usb --out receipt.json"])
+def receipt(
+    reward: str, *, out: Path | None = None, anchor: Path | None = None, json: bool = False, place: Place = HERE
+) -> int:
     """Writes one reward's signed statement with the proof that it is in the log. `ropewalk verify FILE` checks it
-    anywhere, with nothing but the pinned keys.
+    anywhere, with nothing but the pinned keys and an outside checkpoint.
 
     Args:
         reward: Its id.
         out: A file. Default: standard output.
+        anchor: Folder whose checkpoint the proof is to lead to, as `ropewalk provenance anchor` writes it. Whoever has
+            this checkpoint can tell that the log was not rewritten since. Default: the log's checkpoint as of now.
         json: With --out: print what was written as JSON.
     """
+    from ropewalk.app.custody import anchors_from
     from ropewalk.core.records import digest_bytes
     from ropewalk.machinery.files import write_out
 
+    outside = anchors_from(anchor).checkpoint if anchor else None
     with custody(place) as kept:
-        data = kept.receipt(named(reward, "reward", kept.journal.beginning))
+        data = kept.receipt(named(reward, "reward", kept.journal.beginning), outside=outside)
     if out is None:
         print(data.decode())
     else:
@@ -72,5 +78,5 @@ def receipt(reward: str, *, out: Path | None = None, json: bool = False, place: 
         if json:
             print_json({"file": str(out), "sha256": digest_bytes(data), "bytes": len(data)})
             return 0
-        say(f"{out}: {len(data)} bytes. Next: {program()} verify {out} --keys TRUST_ROOT")
+        say(f"{out}: {len(data)} bytes. Next: {program()} verify {out} --anchor {anchor or 'DIR'}")
     return 0

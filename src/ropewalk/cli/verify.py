@@ -13,6 +13,7 @@ from ropewalk.cli.output import print_json, say
 
 if TYPE_CHECKING:
     from ropewalk.provenance.verification import Verification
+    from ropewalk.provenance.verify import Anchors
 
 app = verb(
     "verify",
@@ -20,7 +21,7 @@ app = verb(
         "ropewalk verify run:01JDY… --anchor /mnt/usb",
         "ropewalk verify run:01JDY… --keys trust-root.json --checkpoint checkpoint",
         "ropewalk verify --json",
-        "ropewalk verify receipt.json --keys trust-root.json",
+        "ropewalk verify receipt.json --anchor /mnt/usb",
     ],
 )
 
@@ -40,7 +41,8 @@ def verify(
     Exit codes: 0 ok; 4 unanchored: everything fits together, but nothing outside this host vouches for it;
     5 something was tampered with or lost.
 
-    A receipt (`reward receipt`) is checked without any state, against the pinned keys alone.
+    A receipt (`reward receipt`) is checked without any state. It is ok where its proof leads to the outside checkpoint
+    (`reward receipt --anchor`), and else unanchored.
 
     Args:
         run: Id of the run, or the file of a receipt. Default: everything in the log.
@@ -57,34 +59,48 @@ def verify(
     kept = anchors_from(folder) if folder else Anchors()
     kept = Anchors(keys or kept.trust_root, checkpoint or kept.checkpoint)
     if run and Path(run).is_file():
-        return _verify_receipt(Path(run), kept.trust_root, json=json)
+        return _verify_receipt(Path(run), kept, json=json)
     with custody(place) as held:
         found = held.verify_run(named(run, "run", held.journal.beginning), kept) if run else held.verify(None, kept)
     print_json(found.plain()) if json else print_verification(found)
     return exit_code(found)
 
 
-def _verify_receipt(file: Path, keys: Path | None, *, json: bool) -> int:
+def _verify_receipt(file: Path, kept: Anchors, *, json: bool) -> int:
     from ropewalk.core.errors import CallerError
     from ropewalk.core.limits import STATEMENT_BYTES_MAX
-    from ropewalk.provenance.receipts import verify_receipt
+    from ropewalk.provenance.checkpoint import read_checkpoint, verify_checkpoint
+    from ropewalk.provenance.receipts import unanchored, verify_receipt
     from ropewalk.security.signatures import Verifier
     from ropewalk.security.trust import load_trust_root
 
-    if keys is None:
+    if kept.trust_root is None:
         raise CallerError("A receipt is checked with pinned keys.", next_step="give --keys or --anchor.")
     with file.open("rb") as opened:
         data = opened.read(4 * STATEMENT_BYTES_MAX).rstrip(b"\n")
-    found = verify_receipt(data, Verifier(load_trust_root(keys)))
-    statement = found.statement
+    verifier = Verifier(load_trust_root(kept.trust_root))
+    found = verify_receipt(data, verifier)
+    outside = verify_checkpoint(read_checkpoint(kept.checkpoint), verifier)[0] if kept.checkpoint else None
+    reason = unanchored(found, outside)
+    statement, status = found.statement, "unanchored" if reason else "ok"
     if json:
-        print_json({"status": "ok", "index": found.log_index, "log": found.checkpoint.origin, "statement": statement})
-        return 0
-    say("ok", style="green")
+        print_json(
+            {
+                "status": status,
+                "unanchored_because": [reason] if reason else [],
+                "index": found.log_index,
+                "log": found.checkpoint.origin,
+                "statement": statement,
+            }
+        )
+        return EXIT_INCOMPLETE if reason else 0
+    say(status, style="yellow" if reason else "green")
+    if reason:
+        say(f"  unanchored: {reason}", style="yellow")
     say(f"{statement.subjects[0].name}: entry {found.log_index} of {found.checkpoint.origin}")
     for name, value in statement.facts.items():
         say(f"  {name}  {value}")
-    return 0
+    return EXIT_INCOMPLETE if reason else 0
 
 
 def print_verification(found: Verification) -> None:

@@ -125,18 +125,7 @@ def consistency_proof(size1: int, size2: int, nodes: Nodes) -> tuple[bytes, ...]
     """
     if not 0 < size1 <= size2:
         raise CallerError(f"No consistency proof leads from {size1} to {size2} leaves.")
-    return tuple(_subproof(0, size1, (0, size2), nodes, whole=True))
-
-
-def subtree_proof(start: int, end: int, size: int, nodes: Nodes) -> tuple[bytes, ...]:
-    """Proof that [start, end) is a subtree of the tree of `size` leaves.
-
-    Raises:
-        CallerError: it is not a subtree of such a tree.
-    """
-    if not (_is_subtree(start, end) and end <= size):
-        raise CallerError(f"[{start}, {end}) is not a subtree of a tree of {size} leaves.")
-    return tuple(_subproof(start, end, (0, size), nodes, whole=True))
+    return tuple(_subproof(size1, (0, size2), nodes, whole=True))
 
 
 def verify_inclusion(index: int, size: int, leaf: bytes, proof: Sequence[bytes], root: bytes) -> None:
@@ -175,81 +164,33 @@ def verify_consistency(size1: int, size2: int, proof: Sequence[bytes], root1: by
     """
     if not 0 < size1 <= size2:
         raise IntegrityError(f"Consistency proof from {size1} to {size2} leaves.")
-    verify_subtree_consistency((0, size1), size2, proof, root1, root2)
-
-
-def verify_subtree_inclusion(
-    index: int, subtree: tuple[int, int], leaf: bytes, proof: Sequence[bytes], root: bytes
-) -> None:
-    """Checks that the leaf `index` of the whole tree is in the subtree [start, end) whose hash is `root`.
-
-    Raises:
-        IntegrityError: the proof does not show it, or there is no such subtree.
-    """
-    start, end = subtree
-    if not _is_subtree(start, end) or start == end:
-        raise IntegrityError(f"[{start}, {end}) is not a subtree.")
-    verify_inclusion(index - start, end - start, leaf, proof, root)
-
-
-def verify_subtree_consistency(
-    subtree: tuple[int, int], size: int, proof: Sequence[bytes], root1: bytes, root2: bytes
-) -> None:
-    """Checks that the subtree [start, end) with hash `root1` is part of the tree of `size` leaves with `root2`.
-
-    An empty subtree is part of every tree that reaches it.
-
-    Raises:
-        IntegrityError: the proof does not show it.
-    """
-    start, end = subtree
-    if not (_is_subtree(start, end) and end <= size):
-        raise IntegrityError(f"[{start}, {end}) is not a subtree of a tree of {size} leaves.")
-    if start == end:
-        if proof or root1 != EMPTY_ROOT:
-            raise IntegrityError("An empty subtree has the empty root and needs no proof.")
-        return
-    if (start, end) == (0, size):
+    if size1 == size2:
         if proof or root1 != root2:
-            raise IntegrityError(f"Two trees of {size} leaves have different roots, or a proof where none belongs.")
+            raise IntegrityError(f"Two trees of {size1} leaves have different roots, or a proof where none belongs.")
         return
     _check_lengths((root1, root2, *proof))
-    first, last, tree_last = start, end - 1, size - 1
-    # Climb to the largest perfect subtree that ends where the subtree ends.
-    while first != last and (last & 1 or last == tree_last):
-        first, last, tree_last = first >> 1, last >> 1, tree_last >> 1
-    _climb((first, last, tree_last), list(proof), (root1, root2))
-
-
-def _climb(edge: tuple[int, int, int], proof: list[bytes], roots: tuple[bytes, bytes]) -> None:
-    first, last, tree_last = edge
-    if first == last:
-        old = new = roots[0]
-    elif proof:
-        old = new = proof.pop(0)
-    else:
+    last, tree_last = size1 - 1, size2 - 1
+    while last & 1:
+        last, tree_last = last >> 1, tree_last >> 1
+    # A tree whose size is a power of two is a node of the larger one: its root begins the proof without standing there.
+    hashes = list(proof) if last else [root1, *proof]
+    if not hashes:
         raise IntegrityError("Consistency proof is too short.")
-    for sibling in proof:
+    old = new = hashes[0]
+    for sibling in hashes[1:]:
         if tree_last == 0:
             raise IntegrityError("Consistency proof is too long.")
         if last & 1 or last == tree_last:
-            if first < last:
-                old = node_hash(sibling, old)
-            new = node_hash(sibling, new)
+            old, new = node_hash(sibling, old), node_hash(sibling, new)
             while last and not last & 1:
-                first, last, tree_last = first >> 1, last >> 1, tree_last >> 1
+                last, tree_last = last >> 1, tree_last >> 1
         else:
             new = node_hash(new, sibling)
-        first, last, tree_last = first >> 1, last >> 1, tree_last >> 1
+        last, tree_last = last >> 1, tree_last >> 1
     if tree_last != 0:
         raise IntegrityError("Consistency proof is too short.")
-    if (old, new) != roots:
+    if (old, new) != (root1, root2):
         raise IntegrityError("Consistency proof leads to other roots.")
-
-
-def _is_subtree(start: int, end: int) -> bool:
-    length = end - start
-    return 0 <= start <= end < 1 << 63 and (length == 0 or start % (1 << (length - 1).bit_length()) == 0)
 
 
 def _split(start: int, end: int) -> int:
@@ -271,18 +212,15 @@ def _path(index: int, start: int, end: int, nodes: Nodes) -> list[bytes]:
     return [*_path(index, middle, end, nodes), _range_root(start, middle, nodes)]
 
 
-def _subproof(start: int, end: int, tree: tuple[int, int], nodes: Nodes, *, whole: bool) -> list[bytes]:
-    if (start, end) == tree:
-        return [] if whole else [_range_root(start, end, nodes)]
-    if start == end:
-        return []
+def _subproof(end: int, tree: tuple[int, int], nodes: Nodes, *, whole: bool) -> list[bytes]:
+    """SUBPROOF of RFC 9162 2.1.4.1, of the leaves of `tree` before `end`."""
+    if end == tree[1]:
+        return [] if whole else [_range_root(*tree, nodes)]
     middle = _split(*tree)
     left, right = (tree[0], middle), (middle, tree[1])
     if end <= middle:
-        return [*_subproof(start, end, left, nodes, whole=whole), _range_root(*right, nodes)]
-    if middle <= start:
-        return [*_subproof(start, end, right, nodes, whole=whole), _range_root(*left, nodes)]
-    return [*_subproof(middle, end, right, nodes, whole=False), _range_root(*left, nodes)]
+        return [*_subproof(end, left, nodes, whole=whole), _range_root(*right, nodes)]
+    return [*_subproof(end, right, nodes, whole=False), _range_root(*left, nodes)]
 
 
 def _check_lengths(hashes: Sequence[bytes]) -> None:

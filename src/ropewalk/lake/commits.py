@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ropewalk.core.errors import CallerError, IntegrityError, UnavailableError
@@ -64,11 +64,19 @@ class Commits:
             return ()
         return tuple(sorted(entry.name for entry in self._branches.iterdir() if _BRANCH.fullmatch(entry.name)))
 
-    def append(self, commit: Commit, *, branch: str = "main", expected: str | None) -> str:
+    def append(
+        self,
+        commit: Commit,
+        *,
+        branch: str = "main",
+        expected: str | None,
+        before: Callable[[], None] | None = None,
+    ) -> str:
         """Stores a commit and makes it the branch's head, if that still is `expected`. Returns its digest.
 
         Args:
             expected: digest of the head that the commit was made on; None for a branch's first.
+            before: called once nothing but this can move the branch any more; where it raises, the branch stays.
 
         Raises:
             BranchMovedError: the head is another one.
@@ -87,6 +95,8 @@ class Commits:
             found = read_text(path)
             if found != expected:
                 raise BranchMovedError(branch, expected, found)
+            if before is not None:
+                before()
             replace_whole(path, f"{digest}\n".encode(), parents=True)
         return digest
 

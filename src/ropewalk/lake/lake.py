@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -17,7 +18,7 @@ from ropewalk.lake.downloads import Fetcher, Progress
 from ropewalk.lake.index import index_url
 from ropewalk.lake.ingest import Entrance, Offers, Terms, wanted_versions
 from ropewalk.lake.raw import RawZone
-from ropewalk.lake.records import Change, Commit, IngestResult, Pin, RawRecord, Release
+from ropewalk.lake.records import Change, Commit, IngestResult, IngestStep, Pin, RawRecord, Release, steps_of
 from ropewalk.lake.sources import PypiSource, parse_source
 from ropewalk.store.contract import Blobs
 from ropewalk.store.layout import Layout
@@ -54,6 +55,7 @@ class Lake:
         index: str | None = None,
         fetcher: Fetcher | None = None,
         progress: Progress | None = None,
+        record: Callable[[tuple[IngestStep, ...]], None] | None = None,
     ) -> IngestResult:
         """Brings a source into the raw zone and commits it.
 
@@ -67,6 +69,9 @@ class Lake:
             pins: what the bytes must be; those of other distributions are ignored.
             index: the package index; by default the one that pip uses here (`index_url`).
             progress: of downloads. May raise to give up.
+            record: writes down what is done, before the branch moves and in the order in which it moves: so no
+                version holds a file that was not written down before, whoever else ingests and whoever is killed.
+                Where it raises, the branch stays.
 
         Raises:
             CallerError: no such source, release or licence; an archive that is refused (`ArchiveError`).
@@ -86,7 +91,7 @@ class Lake:
         else:
             skipped = entrance.enter_path(parsed)
         records = tuple(entrance.records)
-        commit, committed = self._commit(raw, records, branch, message or f"Ingest {records[0].source}")
+        commit, committed = self._commit(raw, records, branch, message or f"Ingest {records[0].source}", record)
         return IngestResult(
             records=records, commit=commit, stored=tuple(entrance.stored), committed=committed, skipped=skipped
         )
@@ -108,7 +113,8 @@ class Lake:
         return tuple(self._zone(tenant).records())
 
     def read(self, id: str, *, tenant: str, bytes_max: int = limits.ARCHIVE_BYTES_MAX) -> bytes:
-        """A raw file's bytes, verified.
+        """A raw file's bytes, verified, for work on this machine. Whoever writes them to a file elsewhere asks first
+        whether their data class allows that (`ropewalk.app.exporting.export_raw`).
 
         Raises:
             CallerError: no such file, or larger than `bytes_max`.
@@ -169,16 +175,27 @@ class Lake:
         return Commits(self._root, self._blobs, tenant=tenant)
 
     def _commit(
-        self, raw: RawZone, records: tuple[RawRecord, ...], branch: str, message: str
-    ) -> tuple[Commit, bool]:  # fmt: skip
+        self,
+        raw: RawZone,
+        records: tuple[RawRecord, ...],
+        branch: str,
+        message: str,
+        record: Callable[[tuple[IngestStep, ...]], None] | None,
+    ) -> tuple[Commit, bool]:
         commits = self._commits(raw.tenant)
         entries = {record.path: record.sha256 for record in records}
         digests = {record.sha256: raw.record_digest(record.sha256) for record in records}
+
+        def write_down(commit: Commit) -> None:
+            if record is not None:
+                record(steps_of(records, commit))
+
         for attempt in range(1, _COMMIT_ATTEMPTS_MAX + 1):
             head = commits.head(branch)
             known = head.entries if head else {}
             vouched = head.records if head else {}
             if head and entries.items() <= known.items() and digests.items() <= vouched.items():
+                write_down(head)
                 return head, False
             both = known | entries
             commit = Commit(
@@ -187,7 +204,12 @@ class Lake:
                 created_s=self._clock.now_s(),
             )  # fmt: skip
             try:
-                commits.append(commit, branch=branch, expected=head.digest if head else None)
+                commits.append(
+                    commit,
+                    branch=branch,
+                    expected=head.digest if head else None,
+                    before=functools.partial(write_down, commit),
+                )
             except BranchMovedError:
                 if attempt == _COMMIT_ATTEMPTS_MAX:
                     raise

@@ -159,21 +159,29 @@ class IngestResult(Record):
 
     @property
     def steps(self) -> tuple[IngestStep, ...]:
-        """One per raw file and one for the commit."""
-        inputs = tuple((record.id, record.sha256) for record in self.records)
-        commit = IngestStep(
-            activity="commit",
-            subjects=((self.commit.id, self.commit.digest),),
-            inputs=tuple((f"raw:{sha256[:32]}", sha256) for sha256 in sorted(set(self.commit.entries.values()))),
-            facts={"message": self.commit.message, "tenant": self.commit.tenant, "parents": list(self.commit.parents)},
-            started_s=self.commit.created_s,
-            ended_s=self.commit.created_s,
+        """See `steps_of`."""
+        return steps_of(self.records, self.commit)
+
+
+def steps_of(records: tuple[RawRecord, ...], commit: Commit) -> tuple[IngestStep, ...]:
+    """What bringing these files into that commit consists of: one step per file, and last the commit's."""
+    ingests = (
+        IngestStep(
+            activity="ingest",
+            subjects=((record.id, record.sha256),),
+            inputs=(),
+            facts=to_plain(record),
+            started_s=record.retrieved_s,
+            ended_s=record.retrieved_s,
         )
-        ingests = []
-        for subject, record in zip(inputs, self.records, strict=True):
-            at_s = record.retrieved_s
-            facts = to_plain(record)
-            ingests.append(
-                IngestStep(activity="ingest", subjects=(subject,), inputs=(), facts=facts, started_s=at_s, ended_s=at_s)
-            )
-        return (*ingests, commit)
+        for record in records
+    )
+    last = IngestStep(
+        activity="commit",
+        subjects=((commit.id, commit.digest),),
+        inputs=tuple((f"raw:{sha256[:32]}", sha256) for sha256 in sorted(set(commit.entries.values()))),
+        facts={"message": commit.message, "tenant": commit.tenant, "parents": list(commit.parents)},
+        started_s=commit.created_s,
+        ended_s=commit.created_s,
+    )
+    return (*ingests, last)

@@ -1,7 +1,7 @@
 """Profiles: one TOML file that chooses drivers and says what may touch the network.
 
-A profile has three fixed parts (`description`, `[network]` and nothing else) and one table per driver family. The
-families are given to the parser by the composition root, so this module knows no layer.
+A profile has three fixed parts (`description`, `tenant` and `[network]`) and one table per driver family. The families
+are given to the parser by the composition root, so this module knows no layer.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ class Profile(Record):
 
     name: str
     description: str = ""
+    tenant: str = ""
+    """Owner of everything that is made under it; empty: none is named, and nothing can be made."""
     network: NetworkRules = NetworkRules()
     families: dict[str, Any] = {}
 
@@ -125,7 +127,7 @@ def parse_profile(text: str, *, name: str, families: Mapping[str, type[Record]])
         plain = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise CallerError(f"Profile {name!r} is not TOML: {error}.") from error
-    known = {"description", "network", *families}
+    known = {"description", "tenant", "network", *families}
     if unknown := sorted(set(plain) - known):
         raise CallerError(
             f"Profile {name!r}: unknown key {unknown[0]!r}.", next_step=f"use one of {_list(sorted(known))}."
@@ -133,6 +135,7 @@ def parse_profile(text: str, *, name: str, families: Mapping[str, type[Record]])
     return Profile(
         name=name,
         description=_convert(plain.get("description", ""), str, f"Profile {name!r}, description"),
+        tenant=_convert(plain.get("tenant", ""), str, f"Profile {name!r}, tenant"),
         network=_convert(plain.get("network", {}), NetworkRules, f"Profile {name!r}, [network]"),
         families={
             family: _convert(plain.get(family, {}), type_, f"Profile {name!r}, [{family}]")

@@ -3,8 +3,8 @@
     bookmark             one line: the envelope of {"origin", "sha256", "size"}; then the bytes of that sha256:
                          {"edge": [hashes of the tree's right edge], "indexes": {run: [entries with its rewards]}}
 
-Whoever can change this file cannot sign it, so that it says as much as the checkpoint, which has the same signatures;
-what follows from it is still held against the root in the checkpoint. It saves time and nothing else: without it, or
+Whoever can change this file and has no keys cannot sign it. Whoever has them can, and could leave a reward out of it:
+so what is verified against an outside checkpoint never comes out of it. It saves time and nothing else: without it, or
 where it is not believed, the log is read from its beginning.
 """
 

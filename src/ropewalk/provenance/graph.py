@@ -130,6 +130,16 @@ class LineageIndex:
                     found[row.digest] = row.log_index
         return found
 
+    def made(self, things: Sequence[str]) -> frozenset[str]:
+        """Which of these things (sha256) any statement in the log made."""
+        self.catch_up()
+        found: set[str] = set()
+        with self._database.read() as connection:
+            for first in range(0, len(things), 500):
+                query = select(_subjects.c.sha256).where(_subjects.c.sha256.in_(things[first : first + 500]))
+                found.update(connection.execute(query).scalars())
+        return frozenset(found)
+
     def catch_up(self, checkpoint: Checkpoint | None = None) -> None:
         """Indexes what the log has gained.
 

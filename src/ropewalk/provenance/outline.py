@@ -11,13 +11,15 @@ import base64
 import re
 from array import array
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from ropewalk.core.errors import CallerError
 from ropewalk.core.merkle import HASH_BYTES, CompactRange, leaf_hash, root
 from ropewalk.provenance.files import TILE_WIDTH
+from ropewalk.provenance.intoto import PREDICATE_TYPE
+from ropewalk.provenance.statement import Activity
 
 
 class _Envelope(msgspec.Struct):
@@ -32,17 +34,24 @@ class _Descriptor(msgspec.Struct):
     digest: _Digest
 
 
+class _Facts(msgspec.Struct):
+    run: Any = None
+
+
 class _Predicate(msgspec.Struct):
     inputs: tuple[_Descriptor, ...]
+    facts: _Facts
 
 
 class _Statement(msgspec.Struct):
     subject: tuple[_Descriptor, ...]
+    predicateType: str
     predicate: _Predicate
 
 
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 _TILE_BYTES: Final = TILE_WIDTH * HASH_BYTES
+_REWARD: Final = PREDICATE_TYPE.format(activity=Activity.REWARD.value)
 # Not strict: of any statement that the strict readers accept they say the same, and only such statements count.
 _ENVELOPES: Final = msgspec.json.Decoder(_Envelope)
 _STATEMENTS: Final = msgspec.json.Decoder(_Statement)
@@ -56,6 +65,8 @@ class Outline:
         """The leaf hashes, 32 bytes each."""
         self.tiles: list[bytes] = []
         """The hash over each 256 of them, as far as they are full."""
+        self.rewards: dict[str, list[int]] = {}
+        """By run, the entries with its rewards."""
         self._links = array("Q")
         self._subjects_end = array("Q")
         self._inputs_end = array("Q")
@@ -79,6 +90,8 @@ class Outline:
             statement = _STATEMENTS.decode(base64.b64decode(_ENVELOPES.decode(entry).payload))
             subjects = [_short(each.digest.sha256) for each in statement.subject]
             inputs = [_short(each.digest.sha256) for each in statement.predicate.inputs]
+            if statement.predicateType == _REWARD and isinstance(run := statement.predicate.facts.run, str):
+                self.rewards.setdefault(run, []).append(len(self))
         except (msgspec.DecodeError, ValueError, OverflowError) as error:
             subjects, inputs = [], []
             raise CallerError(f"No statement: {error}.") from error
@@ -94,6 +107,10 @@ class Outline:
 
     def root(self, size: int) -> bytes:
         """The root over the first `size` entries."""
+        return self.edge(size).root()
+
+    def edge(self, size: int) -> CompactRange:
+        """The right edge of the tree over the first `size` entries."""
         full = size // TILE_WIDTH
         edge = CompactRange()
         for tile in self.tiles[:full]:
@@ -101,7 +118,7 @@ class Outline:
         edge = CompactRange(full * TILE_WIDTH, edge.hashes)
         for leaf in _split(self.leaves[full * _TILE_BYTES : size * HASH_BYTES]):
             edge.append(leaf)
-        return edge.root()
+        return edge
 
     def ancestors(self, digests: Iterable[str]) -> list[int]:
         """The entries that led to these things, those that made them included, in log order; perhaps some more.

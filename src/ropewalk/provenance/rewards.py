@@ -4,7 +4,8 @@ The log is read once and in whole, and then only what it has gained; its entries
 checkpoint states. That the log itself was not rolled back is what `verify` is for: it has the outside checkpoint.
 
 How far it was read is kept beside the log, signed by the keys that sign the log, so that the next process goes on
-there (`provenance.bookmark`). A bookmark that does not fit, or that no trusted keys signed, is not believed.
+there (`provenance.bookmark`). A bookmark that does not fit, or that no trusted keys signed, is not believed. Whoever
+has the keys can sign one that leaves a reward out, so a verification goes on from its own reading of the log instead.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from ropewalk.provenance.checkpoint import Checkpoint
 from ropewalk.provenance.files import TileReader
 from ropewalk.provenance.intoto import PREDICATE_TYPE, Statement, from_payload
 from ropewalk.provenance.log import Log
+from ropewalk.provenance.outline import Outline
 from ropewalk.provenance.statement import Activity
 from ropewalk.security.signatures import Verifier, open_envelope, verify_envelope
 
@@ -28,9 +30,14 @@ BOOKMARK_EVERY: Final = 2_048
 
 
 class SignedRewards:
-    """The reward statements of one log, by run. Thread-safe."""
+    """The reward statements of one log, by run. Thread-safe.
 
-    def __init__(self, log: Log) -> None:
+    Args:
+        log: whose entries they are.
+        read: what the caller has read of it; no bookmark is looked for then.
+    """
+
+    def __init__(self, log: Log, read: Outline | None = None) -> None:
         self._log = log
         self._lock = threading.Lock()
         self._edge = CompactRange()
@@ -39,7 +46,11 @@ class SignedRewards:
         self._kept: int | None = None
         """How many entries the bookmark covers; None: nobody looked for one yet."""
         self._unread = 0
-        """Entries before this one were not read by this object: the bookmark stands for them."""
+        """Entries before this one were not read by this object: the bookmark, or its maker, stands for them."""
+        if read is not None:
+            self._edge = read.edge(len(read))
+            self._indexes = {run: list(indexes) for run, indexes in read.rewards.items()}
+            self._kept = self._unread = len(read)
 
     def of_run(self, run: str) -> tuple[Statement, ...]:
         """Every reward statement whose facts name this run, in log order, signatures checked.

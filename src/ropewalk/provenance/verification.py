@@ -58,7 +58,7 @@ class Verification(Record):
     rewards: int
     """Among the statements; each of them must reach a raw file."""
     time_s: dict[str, float]
-    """Where the time went: `log`, `signatures`, `lineage`, `blobs`."""
+    """Where the time went: `log`, `subjects` (finding a run's rewards), `signatures`, `lineage`, `blobs`."""
 
     @property
     def ok(self) -> bool:

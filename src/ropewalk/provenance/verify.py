@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -115,7 +115,7 @@ def verify_run(
     *,
     anchors: Anchors,
     own: TrustRoot | None = None,
-    subjects: Sequence[str] | None = None,
+    subjects: Sequence[str] | Callable[[Outline], Sequence[str]] | None = None,
     blobs: BlobSource | None = None,
     stored_kinds: frozenset[str] = STORED_KINDS,
 ) -> Verification:
@@ -126,7 +126,7 @@ def verify_run(
         anchors: what was kept elsewhere. Without both of them the status is `unanchored` at best.
         own: the host's own public keys: believed where none are pinned; where some are, its revocations are added.
         subjects: sha256 of everything the run says it made (rewards, episodes …): their chains are checked. None:
-            every statement in the log.
+            every statement in the log. A function says them once the log was read, and gets what was read of it.
         blobs: where stored things are; None: they are not looked at.
         stored_kinds: which kinds of things must be there.
 
@@ -134,13 +134,17 @@ def verify_run(
         Findings rather than an exception; see `Verification.raise_if_failed`.
 
     Raises:
-        CallerError: an anchor is not a file of its kind, or there are neither pinned nor own keys.
+        CallerError: an anchor is not a file of its kind, or there are neither pinned nor own keys. And what `subjects`
+            raises.
     """
     work, files = _Work(), LogFiles(log_folder)
     started_s = time.perf_counter()
     verifier = _verifier(anchors, own, log_folder, work)
     outline = _check_log(files, verifier, anchors, work)
     now_s = work.timed("log", started_s)
+    if callable(subjects):
+        subjects = subjects(outline)
+        now_s = work.timed("subjects", now_s)
     work.selected = list(range(len(outline))) if subjects is None else outline.ancestors(subjects)
     wrong = _read_selected(files, outline, verifier, work)
     now_s = work.timed("signatures", now_s)

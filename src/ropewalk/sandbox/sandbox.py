@@ -37,6 +37,7 @@ from ropewalk.sandbox.files import (
 )
 from ropewalk.sandbox.process import SIGKILL, Command, ExecResult, Process, TerminalSize, as_env, shell
 from ropewalk.sandbox.protocol import DATA_BYTES_MAX, ExitFlag, Fields, Key
+from ropewalk.security.data_classes import Use, check_allowed
 
 KILLED_BY_SHELL: Final = 128 + SIGKILL
 STATS_TIMEOUT_S: Final = 5.0
@@ -217,7 +218,14 @@ class Sandbox:
         await write_files(await self._connect(), encoded)
 
     async def download(self, path: str, destination: Path, *, bytes_max: int = limits.ARCHIVE_BYTES_MAX) -> int:
-        """A file of the sandbox to one of this machine, in pieces; returns its size. It appears when it is whole."""
+        """A file of the sandbox to one of this machine, in pieces; returns its size. It appears when it is whole.
+
+        Raises:
+            DeniedError: the class of the sandbox's data does not allow that it leaves as a file.
+            CallerError: there is no such file, or it is larger than `bytes_max`.
+            UnavailableError: it cannot be written here.
+        """
+        check_allowed(self.record.spec.data_class, Use.EXPORT, "file")
         connection, size = await self._connect(), 0
         with replacing(destination, durable=False, mode=0o666) as target:
             while piece := (await read_files(connection, [path], bytes_max=4 * limits.MIB, offset=size, whole=False))[

@@ -43,7 +43,7 @@ class DataClass(Record):
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 """Exact: a pattern such as `127.*` would also match a host name."""
 
-DEFAULT_CLASSES: Final[tuple[DataClass, ...]] = (
+CLASSES: Final[tuple[DataClass, ...]] = (
     DataClass(name="public", rank=0, drivers=("*",), endpoints=("*",), exports=("*",)),
     DataClass(name="internal", rank=1, drivers=("*",), endpoints=_LOOPBACK, exports=("jsonl", "atif", "html", "file")),
     DataClass(
@@ -54,38 +54,38 @@ DEFAULT_CLASSES: Final[tuple[DataClass, ...]] = (
         exports=(),
     ),
 )
-"""What holds unless a profile says otherwise. `restricted` stays on the machine."""
+"""What holds, under every profile. `restricted` stays on the machine."""
 
 
-def data_class(name: str, *, classes: tuple[DataClass, ...] = DEFAULT_CLASSES) -> DataClass:
+def data_class(name: str) -> DataClass:
     """The class of that name.
 
     Raises:
         CallerError: there is none.
     """
-    for known in classes:
+    for known in CLASSES:
         if known.name == name:
             return known
-    raise CallerError(f"Unknown data class {name!r}.", next_step=f"one of {', '.join(c.name for c in classes)}.")
+    raise CallerError(f"Unknown data class {name!r}.", next_step=f"one of {', '.join(c.name for c in CLASSES)}.")
 
 
-def most_restricted(*names: str, classes: tuple[DataClass, ...] = DEFAULT_CLASSES) -> str:
+def most_restricted(*names: str) -> str:
     """The class of something that touched data of all these classes; `public`, the lowest, where it touched none.
 
     Raises:
         CallerError: an unknown class.
     """
-    found = [data_class(name, classes=classes) for name in names]
-    return max(found or [min(classes, key=lambda known: known.rank)], key=lambda known: known.rank).name
+    found = [data_class(name) for name in names]
+    return max(found or [min(CLASSES, key=lambda known: known.rank)], key=lambda known: known.rank).name
 
 
-def check_allowed(name: str, use: Use, target: str, *, classes: tuple[DataClass, ...] = DEFAULT_CLASSES) -> None:
+def check_allowed(name: str, use: Use, target: str) -> None:
     """Refuses a use of data that its class does not allow.
 
     Raises:
         DeniedError: the rule is `data_class:<class>:<use>`. Also for an unknown class.
     """
-    known = next((known for known in classes if known.name == name), None)
+    known = next((known for known in CLASSES if known.name == name), None)
     if known is not None and any(fnmatchcase(target.lower(), pattern) for pattern in known.allows(use)):
         return
     allowed = ", ".join(known.allows(use)) if known else ""

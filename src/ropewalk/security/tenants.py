@@ -1,4 +1,4 @@
-"""Tenants: whose state and whose sandboxes. Explicit everywhere; only the embedded profile has one by default."""
+"""Tenants: whose state and whose sandboxes. Explicit everywhere; only the profiles that ship name one."""
 
 from __future__ import annotations
 
@@ -42,8 +42,6 @@ class TenantContext(Record):
     """On whose behalf something is done. Passed along, never looked up."""
 
     tenant: str
-    data_class: str = "public"
-    """The most restricted class of data that it may touch."""
 
     def __post_init__(self) -> None:
         check_tenant(self.tenant)

@@ -63,12 +63,6 @@ class PublicPair(Record):
         """`keypair:` and 32 characters of the digest of both key ids."""
         return content_id("keypair", self.keyids)
 
-    @property
-    def end_index(self) -> int | None:
-        """The first log entry that it may not sign, for whatever reason; None: no end."""
-        ends = [end for end in (self.until_index, self.revoked.from_index if self.revoked else None) if end is not None]
-        return min(ends) if ends else None
-
     def spki(self, algorithm: Algorithm) -> str:
         """The DER SubjectPublicKeyInfo of one of the two, in base64."""
         return self.ed25519 if algorithm == "ed25519" else self.ml_dsa_65

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,14 +11,15 @@ from typing import Final
 import anyio
 
 from ropewalk.core.clock import Clock, SystemClock
-from ropewalk.core.errors import RopewalkError, UnavailableError
+from ropewalk.core.errors import IntegrityError, UnavailableError
 from ropewalk.core.outcomes import Termination
 from ropewalk.core.records import canonical_bytes, decode_own, digest, digest_bytes
-from ropewalk.machinery.files import replace_whole
 from ropewalk.reward.ports import GradingSandboxes
 from ropewalk.reward.suite import SuitePlan, SuiteRecord, SuiteRunner
 from ropewalk.sandbox.contract import SandboxSpec
+from ropewalk.security.marks import Marks
 from ropewalk.store.contract import Blobs
+from ropewalk.tasks.kept import Kept
 from ropewalk.tasks.requirements import BuildLayers
 from ropewalk.tasks.tree import SourceTree
 from ropewalk.tasks.worlds import WORKDIR, import_paths, layer_files_of_tests
@@ -69,6 +71,8 @@ class Bench:
     world: BuildWorld
     folder: Path
     """Where baselines are kept."""
+    marks: Marks
+    """Of baselines."""
     clock: Clock = field(default_factory=SystemClock)
     parallel: int = 2
     runner: SuiteRunner = field(default_factory=SuiteRunner)
@@ -76,6 +80,7 @@ class Bench:
     def __post_init__(self) -> None:
         self._slots = anyio.Semaphore(self.parallel)
         self._stored: dict[str, str] = {}
+        self._kept = Kept(self.folder / "baselines", self.marks, "baseline")
 
     @property
     def slots(self) -> anyio.Semaphore:
@@ -150,15 +155,12 @@ class Bench:
         """Like `run`, remembered by content: the same source, tests, image and plan are run once."""
         named = {path: digest_bytes(content) for path, content in tests.items()}
         key = digest([_BASELINE_VERSION, self.world.image, self.world.wheels, self.world.plugins, source, named, plan])
-        stored = self.folder / "baselines" / f"{key}.json"
-        if stored.exists():
-            try:
-                return decode_own(stored.read_bytes(), SuiteRecord)
-            except RopewalkError:
-                stored.unlink()  # of another version, or damaged: it can be made again
+        if (kept := self._kept.load(key)) is not None:
+            with contextlib.suppress(IntegrityError):  # of another version: it can be made again
+                return decode_own(kept, SuiteRecord)
         record = await self.run(tree, source, tests, plan, data_class=data_class)
         if record.complete:
-            replace_whole(stored, canonical_bytes(record), parents=True)
+            self._kept.store(key, canonical_bytes(record))
         return record
 
 

@@ -124,9 +124,12 @@ class _Run:
             tenant=plan.tenant, image=shop.image.digest, image_layers=shop.image.layers, wheels=shop.wheels,
             plugins=plan.plugins,
         )  # fmt: skip
-        bench = Bench(shop.sandboxes, shop.blobs, shop.layers, world, shop.folder, shop.clock, shop.parallel)
+        bench = Bench(
+            shop.sandboxes, shop.blobs, shop.layers, world, shop.folder, shop.marks, shop.clock, shop.parallel
+        )  # fmt: skip
         grader = Grader(shop.sandboxes, shop.blobs, tenant=plan.tenant, clock=shop.clock)
-        assembly = Assembly(bench, grader, Scanner(shop.layers, shop.folder / "indexes"), seed=plan.seed)
+        scanner = Scanner(shop.layers, shop.folder / "indexes", shop.marks)
+        assembly = Assembly(bench, grader, scanner, seed=plan.seed)
         self._releases = ReleaseBuilder(bench, assembly, seed=plan.seed)
         self._mutants = MutantBuilder(bench, assembly, seed=plan.seed)
         self._journal = BuildJournal(shop.folder, plan, image=shop.image.digest, marks=shop.marks, wheels=shop.wheels)

@@ -26,9 +26,10 @@ import msgspec
 
 from ropewalk.core import limits
 from ropewalk.core.records import Record, digest_bytes
-from ropewalk.machinery.files import replace_whole
+from ropewalk.security.marks import Marks
 from ropewalk.tasks.bodies import functions
 from ropewalk.tasks.fingerprints import WEIGHT_MIN, Fingerprints, Secret, code_marks, code_names, plain_lines
+from ropewalk.tasks.kept import Kept
 from ropewalk.tasks.packed import InnerBudget, TooMuchInsideError, inner_files
 
 _DEFINITION: Final = re.compile(rb"def\s+([A-Za-z_][A-Za-z0-9_]*)")
@@ -40,7 +41,7 @@ _METADATA: Final = re.compile(
     r"(?P<name>[A-Za-z0-9_.]+?)-(?P<version>\d[^/-]*?)(?:-[^/]*)?\.(?:dist-info|egg-info|egg|whl)"
 )
 _SEARCH_FOLDER: Final = re.compile(r"(site-packages|dist-packages|python3\.\d+)")
-_INDEX_VERSION: Final = "5"
+_INDEX_VERSION: Final = "6"
 _FILE_BYTES_MAX: Final = 64 * limits.MIB
 _PARSED_BYTES_MAX: Final = limits.MIB
 """Of one module: a syntax tree takes some hundred times the memory of its text."""
@@ -72,9 +73,9 @@ class LayerPaths(Protocol):
 class Scanner:
     """Scans layers; keeps the indexes of images below `folder`."""
 
-    def __init__(self, layers: LayerPaths, folder: Path) -> None:
+    def __init__(self, layers: LayerPaths, folder: Path, marks: Marks) -> None:
         self._layers = layers
-        self._folder = folder
+        self._kept = Kept(folder, marks, "scan index")
         self._indexes: dict[str, dict[str, list[str]]] = {}
         self._making = threading.Lock()
 
@@ -116,12 +117,11 @@ class Scanner:
             return self._indexes[digest]
 
     def _stored_index(self, digest: str, root: Path) -> dict[str, list[str]]:
-        stored = self._folder / f"{digest}.{_INDEX_VERSION}"
-        if stored.exists():
-            return msgspec.msgpack.decode(stored.read_bytes(), type=dict[str, list[str]])
+        name = f"{digest}.{_INDEX_VERSION}"
+        if (kept := self._kept.load(name)) is not None:
+            return msgspec.msgpack.decode(kept, type=dict[str, list[str]])
         index = _build_index(root)
-        self._folder.mkdir(parents=True, exist_ok=True)
-        replace_whole(stored, msgspec.msgpack.encode(index))
+        self._kept.store(name, msgspec.msgpack.encode(index))
         return index
 
 

@@ -11,10 +11,11 @@ import pytest
 from ropewalk.app import reporting
 from ropewalk.app.building import Sources
 from ropewalk.app.custody import Custody
-from ropewalk.app.exporting import exported, write_export
+from ropewalk.app.exporting import export_raw, exported, write_export
 from ropewalk.app.machines import Machines
 from ropewalk.app.reporting import loaded_run, write_report
 from ropewalk.core.errors import CallerError, DeniedError, UnavailableError
+from ropewalk.lake.ingest import Terms
 from ropewalk.rollout.begin import begin_run
 from ropewalk.rollout.plan import Plan, PolicyName, RunPlan, SourcePlan
 from ropewalk.rollout.plan_file import plan_from_settings
@@ -116,6 +117,26 @@ def test_sources_of_a_plan_enter_with_its_class_and_keep_it(custody: Custody, tm
         class_with("internal")
     with pytest.raises(CallerError, match="secret"):
         plan_from_settings({"source.data_class": "secret"})
+
+
+@pytest.mark.parametrize(("data_class", "leaves"), [("public", True), ("internal", True), ("restricted", False)])
+def test_a_raw_file_leaves_where_its_class_allows_it(
+    custody: Custody, tmp_path: Path, data_class: str, leaves: bool
+) -> None:
+    source = sample_packages.archive(tmp_path, "1.0.0")
+    terms = Terms(attested_by="test bench", data_class=data_class)
+    (record,) = custody.ingest(str(source), terms=terms).records
+    out = tmp_path / "out"
+    out.mkdir()
+    if leaves:
+        assert export_raw(custody, record.id, out) == (record, out / record.name)
+        assert (out / record.name).read_bytes() == source.read_bytes()
+        with pytest.raises(CallerError, match="there already"):
+            export_raw(custody, record.id, out)
+    else:
+        with pytest.raises(DeniedError) as denied:
+            export_raw(custody, record.id, out / "x")
+        assert denied.value.rule == "data_class:restricted:export" and not list(out.iterdir())
 
 
 @pytest.fixture

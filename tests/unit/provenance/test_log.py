@@ -249,7 +249,8 @@ def test_rotation_and_revocation_of_a_log(tmp_path: Path) -> None:
     assert verify_checkpoint(log.files.checkpoint.read_bytes(), Verifier(keys.trust_root()))[1].id == second.id
     assert second.from_index == 2
     add(log, b"2")
-    assert revoke_keys(log, first, reason="retired badly", from_index=1).end_index == 1
+    old = revoke_keys(log, first, reason="retired badly", from_index=1)
+    assert old.revoked is not None and (old.revoked.from_index, old.until_index) == (1, 2)
     add(log, b"3")
     gone = revoke_keys(log, second.id, reason="stolen")
     assert gone.revoked is not None

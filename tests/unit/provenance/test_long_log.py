@@ -163,8 +163,12 @@ def test_memory_grows_with_the_run_and_not_with_the_log(tmp_path: Path) -> None:
         fill(folder, size)
         keys = FileKeys(folder / "keys")
         tracemalloc.start()
-        wanted = [each.subjects[0].sha256 for each in SignedRewards(Log(folder / "log", keys)).of_run(RUN)]
-        result = verify_run(folder / "log", anchors=Anchors(), own=keys.trust_root(), subjects=wanted)
+        log = Log(folder / "log", keys)
+
+        def rewards(read: Outline, log: Log = log) -> list[str]:
+            return [each.subjects[0].sha256 for each in SignedRewards(log, read).of_run(RUN)]
+
+        result = verify_run(log.files.folder, anchors=Anchors(), own=keys.trust_root(), subjects=rewards)
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
         assert result.status is VerificationStatus.UNANCHORED and not result.findings

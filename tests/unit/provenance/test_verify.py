@@ -10,9 +10,10 @@ import pytest
 from tests.unit.provenance.world import MemoryBlobs, World, draft, graded, link, roots
 
 from ropewalk.core.errors import CallerError, IntegrityError
+from ropewalk.provenance.checkpoint import Checkpoint, sign_checkpoint, verify_checkpoint
 from ropewalk.provenance.intoto import from_payload
 from ropewalk.provenance.log import revoke_keys, rotate_keys
-from ropewalk.provenance.receipts import make_receipt, verify_receipt
+from ropewalk.provenance.receipts import make_receipt, unanchored, verify_receipt
 from ropewalk.provenance.statement import Activity, Link, StatementDraft
 from ropewalk.provenance.verification import Verification, VerificationStatus
 from ropewalk.provenance.verify import Anchors, verify_run
@@ -258,3 +259,31 @@ def test_receipts_need_no_log(world: World) -> None:
     shown = verify_receipt(receipt, Verifier(load_trust_root(world.outside / "trust.json")))
     assert shown.statement.subjects == (link("reward:0"),)
     assert (shown.log_index, shown.checkpoint.size) == (6, 13)
+
+
+def test_a_receipt_is_anchored_by_the_checkpoint_that_it_was_made_for(world: World, tmp_path: Path) -> None:
+    world.fill()
+    outside = world.outside / "checkpoint"
+    before = make_receipt(world.log, 6)
+    world.recorder.record(graded(7))
+    later = make_receipt(world.log, 6)
+    verifier = Verifier(world.keys.trust_root())
+    kept = verify_checkpoint(outside.read_bytes(), verifier)[0]
+
+    def reason(receipt: bytes, checkpoint: Checkpoint | None = kept) -> str:
+        return unanchored(verify_receipt(receipt, verifier), checkpoint)
+
+    assert reason(before) == reason(make_receipt(world.log, 6, outside=outside)) == ""
+    assert "no outside checkpoint" in reason(before, None)
+    assert "13 entries and the receipt's of 16" in reason(later)
+    with pytest.raises(IntegrityError, match="commits to"):
+        reason(before, kept._replace(root=bytes(32)))
+    with pytest.raises(IntegrityError, match=r"of ropewalk\.dev/log/0"):
+        reason(before, kept._replace(origin=f"ropewalk.dev/log/{'0' * 32}"))
+    with pytest.raises(CallerError, match="vouches for 13 entries"):
+        make_receipt(world.log, 14, outside=outside)
+    for other in (kept._replace(root=bytes(32)), kept._replace(size=99)):
+        file = tmp_path / "forged"
+        file.write_bytes(sign_checkpoint(other, world.keys.active()))
+        with pytest.raises(IntegrityError, match="does not continue"):
+            make_receipt(world.log, 6, outside=file)

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import msgspec
 import pytest
 from anyio.abc import ByteStream, UNIXSocketStream
 
 from ropewalk.core import limits
-from ropewalk.core.errors import CallerError, UnavailableError
+from ropewalk.core.errors import CallerError, DeniedError, UnavailableError
 from ropewalk.core.outcomes import Termination
 from ropewalk.sandbox import (
     DiskFullError,
@@ -338,6 +339,22 @@ async def test_large_files_go_in_and_out_in_pieces(sandbox: Sandbox, tmp_path: P
         await sandbox.download("big", tmp_path / "none", bytes_max=100)
     assert raised.value.code == "EFBIG"
     assert sorted(path.name for path in tmp_path.glob("*") if path.is_file()) == ["back", "source"]
+
+
+@pytest.mark.parametrize(("data_class", "leaves"), [("internal", True), ("restricted", False), ("unheard-of", False)])
+async def test_a_file_leaves_where_the_class_of_its_sandbox_allows_it(
+    service: Sandboxes, tmp_path: Path, data_class: str, leaves: bool
+) -> None:
+    async with await service.create(unsandboxed_spec()) as made:
+        spec = msgspec.structs.replace(made.record.spec, data_class=data_class)
+        made.record = msgspec.structs.replace(made.record, spec=spec)
+        await made.write("x", "secret")
+        if leaves:
+            assert await made.download("x", tmp_path / "out") == 6
+        else:
+            with pytest.raises(DeniedError) as denied:
+                await made.download("x", tmp_path / "out")
+            assert denied.value.rule == f"data_class:{data_class}:export" and not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

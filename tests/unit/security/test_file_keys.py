@@ -154,8 +154,9 @@ def test_revocation(tmp_path: Path) -> None:
             keys.revoke(old.id, **arguments)  # type: ignore[arg-type]
     with pytest.raises(CallerError, match="There is no key pair"):
         keys.revoke("keypair:" + "0" * 32, reason="x", from_index=0)
-    assert keys.revoke(old.id, reason="stolen", from_index=4).end_index == 4
-    assert keys.revoke(old.id, reason="stolen earlier", from_index=2).end_index == 2
+    for reason, first in (("stolen", 4), ("stolen earlier", 2)):
+        revoked = keys.revoke(old.id, reason=reason, from_index=first).revoked
+        assert revoked is not None and revoked.from_index == first
     with pytest.raises(CallerError, match="already revoked from entry 2"):
         keys.revoke(old.id, reason="never mind", from_index=8)
 
@@ -234,7 +235,8 @@ def test_a_restricted_root_never_trusts_more(tmp_path: Path) -> None:
     keys.revoke(pinned.pairs[0].id, reason="stolen", from_index=3)
     both = pinned.restricted_by(keys.trust_root())
     assert [pair.id for pair in both.pairs] == [pinned.pairs[0].id]
-    assert both.pairs[0].end_index == 3
+    revoked = both.pairs[0].revoked
+    assert both.pairs[0].until_index == 7 and revoked is not None and revoked.from_index == 3
     assert keys.trust_root().restricted_by(pinned) == keys.trust_root()
     later = [msgspec.structs.replace(pair, from_index=9) for pair in pinned.pairs]
     assert pinned.restricted_by(TrustRoot(pairs=tuple(later))).pairs[0].from_index == 9

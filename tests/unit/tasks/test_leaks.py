@@ -18,6 +18,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from ropewalk.tasks import bodies, leaks
@@ -26,6 +27,7 @@ from ropewalk.tasks.fingerprints import Fingerprints, take_fingerprints
 from ropewalk.tasks.leaks import Leak, Scanner, scan_text
 from ropewalk.tasks.tree import make_tree
 from ropewalk.testing.absurd_archives import ABSURD_TARS, ABSURD_ZIPS, overlapping_zip
+from ropewalk.testing.marks import MemoryMarks
 
 BEFORE = b'''def chunked(items, size):
     """Pieces."""
@@ -71,6 +73,9 @@ def secrets() -> Fingerprints:
     )
 
 
+MARKS = MemoryMarks()
+
+
 class Store:
     """Layers that are plain folders."""
 
@@ -100,7 +105,7 @@ def scan(tmp_path: Path, planted: dict[str, bytes], *, in_image: bool = False) -
     stdlib = {"usr/local/lib/python3.11/chunks.py": b"def chunked(a):\n    return [a]\n"}
     image = store.put("image", stdlib | (planted if in_image else {}))
     task = store.put("task", CLEAN | ({} if in_image else planted))
-    return Scanner(store, tmp_path / "index").scan(secrets(), image=[image], layers=[task])
+    return Scanner(store, tmp_path / "index", MARKS).scan(secrets(), image=[image], layers=[task])
 
 
 def archived(make: Callable[[bytes], bytes]) -> bytes:
@@ -286,7 +291,7 @@ def test_an_image_is_indexed_once_however_many_ask(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(leaks, "_build_index", count)
     store = Store(tmp_path)
     image = store.put("image", {"usr/lib/python3.11/a.py": b"def chunked(a):\n    return [a]\n"})
-    scanner = Scanner(store, tmp_path / "index")
+    scanner = Scanner(store, tmp_path / "index", MARKS)
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda _: scanner.scan(secrets(), image=[image], layers=[]), range(8)))
     assert found == [()] * 8
@@ -327,7 +332,7 @@ def test_a_function_that_only_got_another_signature_is_no_leak_in_the_older_sour
     store = Store(tmp_path)
     task = store.put("task", CLEAN)
     files = ({"pkg/__init__.py": BEFORE}, {"pkg/__init__.py": signed})
-    found = Scanner(store, tmp_path / "index").scan(
+    found = Scanner(store, tmp_path / "index", MARKS).scan(
         take_fingerprints(TREE, before=files[0], after=files[1]), image=[], layers=[task]
     )
     assert found == ()
@@ -347,6 +352,46 @@ def test_the_index_of_an_image_is_kept_and_used(tmp_path: Path) -> None:
     stamp = kept[0].stat().st_mtime_ns
     assert scan(tmp_path, {}) == ()
     assert kept[0].stat().st_mtime_ns == stamp
+
+
+def _emptied(data: bytes) -> bytes:
+    return data.partition(b"\n")[0] + b"\n" + msgspec.msgpack.encode({})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _emptied,
+        lambda data: data[:-3],
+        lambda data: data[: data.index(b"\n")],
+        lambda data: data.partition(b"\n")[2],
+        lambda data: b"",
+        lambda data: MemoryMarks().make("scan index", "of another installation").encode() + data[64:],
+        lambda data: b"\xff" + data,
+    ],
+)
+def test_an_index_that_is_not_ours_hides_nothing_and_is_made_again(
+    tmp_path: Path, change: Callable[[bytes], bytes]
+) -> None:
+    planted = {"usr/lib/python3.11/hidden.py": AFTER}
+    found = scan(tmp_path, planted, in_image=True)
+    assert found
+    (kept,) = (tmp_path / "index").iterdir()
+    whole = kept.read_bytes()
+    kept.write_bytes(change(whole))
+    assert scan(tmp_path, planted, in_image=True) == found
+    assert kept.read_bytes() == whole
+
+
+def test_the_index_of_one_layer_is_not_anothers(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    clean, dirty = store.put("clean", {"usr/a.py": b"x = 1\n"}), store.put("dirty", {"usr/b.py": AFTER})
+    scanner = Scanner(store, tmp_path / "index", MARKS)
+    found = scanner.scan(secrets(), image=[clean, dirty], layers=[])
+    assert found
+    files = {path.name.partition(".")[0]: path for path in (tmp_path / "index").iterdir()}
+    files["dirty"].write_bytes(files["clean"].read_bytes())
+    assert Scanner(store, tmp_path / "index", MARKS).scan(secrets(), image=[clean, dirty], layers=[]) == found
 
 
 def test_a_prompt_that_tells_too_much() -> None:
