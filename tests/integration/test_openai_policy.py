@@ -18,14 +18,18 @@ from anyio.abc import SocketStream
 from ropewalk.core import limits
 from ropewalk.core.errors import CallerError
 from ropewalk.core.outcomes import Termination
+from ropewalk.rollout.atif import export_atif
+from ropewalk.rollout.begin import begin_run
 from ropewalk.rollout.episodes.context import AgentContext
-from ropewalk.rollout.plan import OpenAISettings, PolicyName, RunPlan
+from ropewalk.rollout.export import export_jsonl
+from ropewalk.rollout.plan import OpenAISettings, Plan, PoliciesPlan, PolicyName, RunPlan
 from ropewalk.rollout.policies.contract import PolicyFailedError
 from ropewalk.rollout.policies.model.client import DEAD_AFTER, ChatClient
 from ropewalk.rollout.policies.model.policy import OpenAIPolicy, first_words
+from ropewalk.rollout.run import RunLoop
 from ropewalk.tasks.prompts import mutant_prompt
 from tests.unit.rollout.test_contexts import play
-from tests.unit.rollout.worlds import FIXED
+from tests.unit.rollout.worlds import FIXED, Durable
 
 KEY = "sk-a-secret-of-the-test"
 Reply = bytes | Callable[[SocketStream], Awaitable[None]]
@@ -158,6 +162,32 @@ async def test_a_model_mends_a_file(tmp_path: Path) -> None:
     assert second["messages"][-1]["role"] == "tool" and "return x + 2" in second["messages"][-1]["content"]
     assert [m["tool_call_id"] for m in third["messages"][-2:]] == ["call_0", "call_1"]
     assert all("authorization: bearer " + KEY in head.lower() for head in server.heads)
+
+
+async def test_what_is_exported_is_what_the_endpoint_was_sent(tmp_path: Path) -> None:
+    replies = [
+        says("Schön.", ("shell", {"command": "fail"}), ("edit", {"path": "pkg/code.py", "old": "né", "new": "ö"})),
+        says("I was", finish="length"),
+        says(None, ("shell", '{"command": '), ("read", [1]), ("shell", {"command": f"write pkg/code.py {FIXED!r}"})),
+        DONE,
+    ]  # fmt: skip
+    durable = Durable(tmp_path)
+    journal = durable.journal()
+    async with serving(*replies) as server:
+        chosen = settings(server.url)
+        plan = Plan(run=RunPlan(policies=(PolicyName.OPENAI,), group=1), policy=PoliciesPlan(openai=chosen))
+        run = begin_run(durable.world(), journal, plan, [durable.task()])
+        policy = OpenAIPolicy(chosen)
+        await RunLoop(durable.world(), journal, run, policies={"openai": policy}).work()
+        await policy.close()
+    (line,) = [json.loads(line) for line in export_jsonl(durable.loaded(run), durable.blobs)]  # type: ignore[arg-type]
+    *sent, last = line["messages"]
+    assert sent == server.requests[-1]["messages"] and last == {"role": "assistant", "content": "Done."}
+    answers = [message["content"] for message in sent if message["role"] == "tool"]
+    assert len(answers) == 5 and answers[0] == "ran fail\n\n[exit code 1]"
+    (document,) = export_atif(durable.loaded(run), durable.blobs)  # type: ignore[arg-type]
+    observed = [step["observation"]["results"] for step in document["steps"] if "observation" in step]
+    assert [result["content"] for results in observed for result in results] == answers
 
 
 def test_a_model_is_told_once_what_fails_and_how_to_run_it() -> None:
@@ -388,6 +418,7 @@ async def test_budgets(tmp_path: Path) -> None:
             server, tmp_path / "cost", cost_usd_max=0.002, price_usd_per_million_prompt=1.0
         )  # fmt: skip
     assert played.trouble.cause == "cost_cap" and played.record.termination is Termination.EVICTED
+    assert played.record.truncated, "ended from outside"
     assert len(played.record.steps) == 2, "the third prompt does not fit into what 2 x 900 tokens leave"
 
 
