@@ -22,7 +22,7 @@ from ropewalk.rollout.atif import export_atif
 from ropewalk.rollout.begin import begin_run
 from ropewalk.rollout.episodes.context import AgentContext
 from ropewalk.rollout.export import export_jsonl
-from ropewalk.rollout.plan import OpenAISettings, Plan, PoliciesPlan, PolicyName, RunPlan
+from ropewalk.rollout.plan import AnswerLimit, OpenAISettings, Plan, PoliciesPlan, PolicyName, RunPlan
 from ropewalk.rollout.policies.contract import PolicyFailedError
 from ropewalk.rollout.policies.model.client import DEAD_AFTER, ChatClient
 from ropewalk.rollout.policies.model.policy import OpenAIPolicy, first_words
@@ -206,7 +206,7 @@ def test_a_model_is_told_once_what_fails_and_how_to_run_it() -> None:
 async def test_the_key_is_in_no_record_and_no_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     echo = http({"error": {"message": f"bad key {KEY}"}}, 401)
-    async with serving(echo) as server:
+    async with serving(says(None, ("shell", {"command": "true"})), echo) as server:
         played, _ = await run_with(server, tmp_path)
     assert played.trouble.cause == "endpoint_refused" and not played.trouble.retriable
     assert "[key]" in played.trouble.detail and "401" in played.trouble.detail
@@ -324,21 +324,48 @@ async def test_an_endpoint_that_fails_again_and_again_is_taken_for_dead(tmp_path
     await client.close()
 
 
+async def refused(client: ChatClient) -> bool:
+    """Asks; gives whether the refusal ends the run."""
+    with pytest.raises(PolicyFailedError) as caught:
+        await client.complete([], [], tokens_max=1, seed=0)
+    assert caught.value.cause == "endpoint_refused" and not caught.value.retriable
+    return caught.value.for_all
+
+
 @pytest.mark.parametrize(("status", "dead"), [(401, True), (403, True), (404, True), (400, False), (422, False)])
 async def test_a_request_that_is_refused_says_nothing_of_others_unless_nobody_is_let_in(
     status: int, dead: bool
 ) -> None:
-    async with serving(*[http({}, status)] * DEAD_AFTER, DONE, http({}, status)) as server:
+    async with serving(DONE, *[http({}, status)] * DEAD_AFTER, DONE, http({}, status)) as server:
         client = ChatClient(settings(server.url))
-        for number in range(1, DEAD_AFTER + 1):
-            with pytest.raises(PolicyFailedError) as caught:
-                await client.complete([], [], tokens_max=1, seed=0)
-            assert caught.value.for_all == (dead and number == DEAD_AFTER)
         await client.complete([], [], tokens_max=1, seed=0)
-        with pytest.raises(PolicyFailedError) as caught:
-            await client.complete([], [], tokens_max=1, seed=0)
-        assert not caught.value.for_all, "an answer in between starts the count anew"
+        assert [await refused(client) for _ in range(DEAD_AFTER)] == [False] * (DEAD_AFTER - 1) + [dead]
+        await client.complete([], [], tokens_max=1, seed=0)
+        assert not await refused(client), "an answer in between starts the count anew"
         await client.close()
+        client = ChatClient(settings(server.url))
+        client.spent(100.0, 10.0)
+        assert not await refused(client), "before the run was resumed it took such requests"
+        await client.close()
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 422])
+async def test_an_endpoint_that_refuses_from_the_first_request_on_ends_the_run(status: int) -> None:
+    async with serving(http({}, 503), http({"error": "unsupported parameter: max_tokens"}, status)) as server:
+        client = ChatClient(settings(server.url), sleep=Pauses())
+        assert [await refused(client) for _ in range(2)] == [True, True]
+        await client.close()
+
+
+async def test_what_reasoning_models_do_not_take_can_be_left_out(tmp_path: Path) -> None:
+    async with serving(DONE) as server:
+        chosen = settings(server.url, answer_limit=AnswerLimit.MAX_COMPLETION_TOKENS, temperature_sent=False)
+        policy = OpenAIPolicy(chosen)
+        assert policy.name == "openai(m)" and OpenAIPolicy(settings(server.url)).name == "openai(m, temperature=1)"
+        await play(tmp_path, policy)
+        await policy.close()
+    (request,) = server.requests
+    assert request["max_completion_tokens"] == 2048 and not {"max_tokens", "temperature"} & set(request)
 
 
 @pytest.mark.parametrize("name", ["HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"])

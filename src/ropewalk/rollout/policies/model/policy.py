@@ -38,7 +38,10 @@ class OpenAIPolicy:
 
     @property
     def name(self) -> str:
-        return f"openai({self._settings.model}, temperature={self._settings.temperature:g})"
+        settings = self._settings
+        return (
+            f"openai({settings.model}{f', temperature={settings.temperature:g}' if settings.temperature_sent else ''})"
+        )
 
     async def close(self) -> None:
         """Closes connections."""
