@@ -129,7 +129,6 @@ class Ropewalk:
         return RunWorld(
             sandboxes=machines.sandboxes,
             blobs=custody.blobs,
-            judge=Grader(machines.sandboxes, custody.blobs, tenant=custody.tenant),
             judge_on=lambda sandboxes: Grader(sandboxes, custody.blobs, tenant=custody.tenant),
             recorder=custody.recorder,
             marks=KeyedMarks(custody.keys, PURPOSE),

@@ -94,7 +94,8 @@ class RunWorld:
 
     sandboxes: EpisodeSandboxes
     blobs: Blobs
-    judge: Judge
+    judge_on: Callable[[EpisodeSandboxes], Judge]
+    """Makes the judge, whose sandboxes are that service's: it counts them."""
     recorder: Recorder
     marks: Marks
     """For `ropewalk.rollout.marks.PURPOSE`."""
@@ -102,8 +103,6 @@ class RunWorld:
     tenant: str
     clock: Clock = field(default_factory=SystemClock)
     capture: Capture = bundles.capture
-    judge_on: Callable[[EpisodeSandboxes], Judge] | None = None
-    """Makes the judge anew for sandboxes of that service, which counts them; None: the judge uses none."""
     disk_in_memory: bool = False
     """Whether what sandboxes write counts as the machine's memory."""
 
