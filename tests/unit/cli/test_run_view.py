@@ -91,6 +91,15 @@ def test_a_column_without_content_is_left_out(capsys: pytest.CaptureFixture[str]
     assert columns(capsys, [("a", "", 1), ("b", "x", 0)]) == ["task", "note", "n"]
 
 
+def test_a_script_finds_each_row_on_one_line_however_wide(capsys: pytest.CaptureFixture[str]) -> None:
+    ids = [f"{kind}:{'0A' * 13}" for kind in ("reward", "episode", "task", "run", "snapshot", "statement")]
+    print_table(
+        ("reward", "episode", "task", "run", "snapshot", ">statement", "note"), [(*ids, "z" * 300)], empty="none"
+    )
+    _, line = capsys.readouterr().out.splitlines()
+    assert line.split() == [*ids, "z" * 300]
+
+
 def test_long_names_fold_on_a_terminal_and_are_whole_elsewhere(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
