@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -59,6 +60,13 @@ class BuildWorld:
     plugins: tuple[str, ...] = ()
 
 
+SLOT_SANDBOXES: Final = 2
+"""At once: a right and a wrong source, or a grading and its control."""
+
+Room = Callable[[], AbstractAsyncContextManager[object]]
+"""Room for the sandboxes of one slot, held while the block runs."""
+
+
 @dataclass
 class Bench:
     """Runs suites, at most `parallel` at a time."""
@@ -71,16 +79,18 @@ class Bench:
     """Where baselines are kept."""
     clock: Clock = field(default_factory=SystemClock)
     parallel: int = 2
+    room: Room = nullcontext
     runner: SuiteRunner = field(default_factory=SuiteRunner)
 
     def __post_init__(self) -> None:
         self._slots = anyio.Semaphore(self.parallel)
         self._stored: dict[str, str] = {}
 
-    @property
-    def slots(self) -> anyio.Semaphore:
-        """Held by whoever keeps a core busy."""
-        return self._slots
+    @asynccontextmanager
+    async def slot(self) -> AsyncIterator[None]:
+        """Held by whoever keeps a core busy, and has `SLOT_SANDBOXES` at most."""
+        async with self._slots, self.room():
+            yield
 
     async def layer(self, files: Mapping[str, bytes]) -> str:
         """Digest of a layer of these files, stored once."""
@@ -120,7 +130,7 @@ class Bench:
             reach=plan.reach, hash_seed=plan.hash_seed, output_bytes_max=plan.output_bytes_max,
         )  # fmt: skip
         for _ in range(_STARVED_MAX):
-            async with self._slots:
+            async with self.slot():
                 record, starved = await self._run_once(spec, whole)
             if not starved:
                 return record
