@@ -21,7 +21,7 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def sandbox(state: Path) -> Iterator[str]:
     profile = state.parent / "small.toml"
-    profile.write_text('tenant = "local"\n[sandbox]\nmemory_mib = 128\ndisk_mib = 64\ncpus = 0.5\n')
+    profile.write_text('tenant = "local"\n[sandbox.defaults]\nmemory_mib = 128\ndisk_mib = 64\ncpus = 0.5\n')
     made = ropewalk("sandbox", "create", "--json", "--profile", profile, state=state)
     assert made.code == 0, made.err
     spec = made.json["spec"]

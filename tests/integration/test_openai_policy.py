@@ -18,14 +18,18 @@ from anyio.abc import SocketStream
 from ropewalk.core import limits
 from ropewalk.core.errors import CallerError
 from ropewalk.core.outcomes import Termination
+from ropewalk.rollout.atif import export_atif
+from ropewalk.rollout.begin import begin_run
 from ropewalk.rollout.episodes.context import AgentContext
-from ropewalk.rollout.plan import OpenAISettings, PolicyName, RunPlan
+from ropewalk.rollout.export import export_jsonl
+from ropewalk.rollout.plan import AnswerLimit, OpenAISettings, Plan, PoliciesPlan, PolicyName, RunPlan
 from ropewalk.rollout.policies.contract import PolicyFailedError
 from ropewalk.rollout.policies.model.client import DEAD_AFTER, ChatClient
 from ropewalk.rollout.policies.model.policy import OpenAIPolicy, first_words
+from ropewalk.rollout.run import RunLoop
 from ropewalk.tasks.prompts import mutant_prompt
 from tests.unit.rollout.test_contexts import play
-from tests.unit.rollout.worlds import FIXED
+from tests.unit.rollout.worlds import FIXED, Durable
 
 KEY = "sk-a-secret-of-the-test"
 Reply = bytes | Callable[[SocketStream], Awaitable[None]]
@@ -160,6 +164,32 @@ async def test_a_model_mends_a_file(tmp_path: Path) -> None:
     assert all("authorization: bearer " + KEY in head.lower() for head in server.heads)
 
 
+async def test_what_is_exported_is_what_the_endpoint_was_sent(tmp_path: Path) -> None:
+    replies = [
+        says("Schön.", ("shell", {"command": "fail"}), ("edit", {"path": "pkg/code.py", "old": "né", "new": "ö"})),
+        says("I was", finish="length"),
+        says(None, ("shell", '{"command": '), ("read", [1]), ("shell", {"command": f"write pkg/code.py {FIXED!r}"})),
+        DONE,
+    ]  # fmt: skip
+    durable = Durable(tmp_path)
+    journal = durable.journal()
+    async with serving(*replies) as server:
+        chosen = settings(server.url)
+        plan = Plan(run=RunPlan(policies=(PolicyName.OPENAI,), group=1), policy=PoliciesPlan(openai=chosen))
+        run = begin_run(durable.world(), journal, plan, [durable.task()])
+        policy = OpenAIPolicy(chosen)
+        await RunLoop(durable.world(), journal, run, policies={"openai": policy}).work()
+        await policy.close()
+    (line,) = [json.loads(line) for line in export_jsonl(durable.loaded(run), durable.blobs)]  # type: ignore[arg-type]
+    *sent, last = line["messages"]
+    assert sent == server.requests[-1]["messages"] and last == {"role": "assistant", "content": "Done."}
+    answers = [message["content"] for message in sent if message["role"] == "tool"]
+    assert len(answers) == 5 and answers[0] == "ran fail\n\n[exit code 1]"
+    (document,) = export_atif(durable.loaded(run), durable.blobs)  # type: ignore[arg-type]
+    observed = [step["observation"]["results"] for step in document["steps"] if "observation" in step]
+    assert [result["content"] for results in observed for result in results] == answers
+
+
 def test_a_model_is_told_once_what_fails_and_how_to_run_it() -> None:
     command, killers = ("python3", "-m", "pytest", "-q"), ("tests/test_a.py::test_x", "tests/test_a.py::test_y")
     built = mutant_prompt(distribution="toy", version="1.0", killers=killers, command=command)
@@ -176,7 +206,7 @@ def test_a_model_is_told_once_what_fails_and_how_to_run_it() -> None:
 async def test_the_key_is_in_no_record_and_no_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     echo = http({"error": {"message": f"bad key {KEY}"}}, 401)
-    async with serving(echo) as server:
+    async with serving(says(None, ("shell", {"command": "true"})), echo) as server:
         played, _ = await run_with(server, tmp_path)
     assert played.trouble.cause == "endpoint_refused" and not played.trouble.retriable
     assert "[key]" in played.trouble.detail and "401" in played.trouble.detail
@@ -294,21 +324,48 @@ async def test_an_endpoint_that_fails_again_and_again_is_taken_for_dead(tmp_path
     await client.close()
 
 
+async def refused(client: ChatClient) -> bool:
+    """Asks; gives whether the refusal ends the run."""
+    with pytest.raises(PolicyFailedError) as caught:
+        await client.complete([], [], tokens_max=1, seed=0)
+    assert caught.value.cause == "endpoint_refused" and not caught.value.retriable
+    return caught.value.for_all
+
+
 @pytest.mark.parametrize(("status", "dead"), [(401, True), (403, True), (404, True), (400, False), (422, False)])
 async def test_a_request_that_is_refused_says_nothing_of_others_unless_nobody_is_let_in(
     status: int, dead: bool
 ) -> None:
-    async with serving(*[http({}, status)] * DEAD_AFTER, DONE, http({}, status)) as server:
+    async with serving(DONE, *[http({}, status)] * DEAD_AFTER, DONE, http({}, status)) as server:
         client = ChatClient(settings(server.url))
-        for number in range(1, DEAD_AFTER + 1):
-            with pytest.raises(PolicyFailedError) as caught:
-                await client.complete([], [], tokens_max=1, seed=0)
-            assert caught.value.for_all == (dead and number == DEAD_AFTER)
         await client.complete([], [], tokens_max=1, seed=0)
-        with pytest.raises(PolicyFailedError) as caught:
-            await client.complete([], [], tokens_max=1, seed=0)
-        assert not caught.value.for_all, "an answer in between starts the count anew"
+        assert [await refused(client) for _ in range(DEAD_AFTER)] == [False] * (DEAD_AFTER - 1) + [dead]
+        await client.complete([], [], tokens_max=1, seed=0)
+        assert not await refused(client), "an answer in between starts the count anew"
         await client.close()
+        client = ChatClient(settings(server.url))
+        client.spent(100.0, 10.0)
+        assert not await refused(client), "before the run was resumed it took such requests"
+        await client.close()
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 422])
+async def test_an_endpoint_that_refuses_from_the_first_request_on_ends_the_run(status: int) -> None:
+    async with serving(http({}, 503), http({"error": "unsupported parameter: max_tokens"}, status)) as server:
+        client = ChatClient(settings(server.url), sleep=Pauses())
+        assert [await refused(client) for _ in range(2)] == [True, True]
+        await client.close()
+
+
+async def test_what_reasoning_models_do_not_take_can_be_left_out(tmp_path: Path) -> None:
+    async with serving(DONE) as server:
+        chosen = settings(server.url, answer_limit=AnswerLimit.MAX_COMPLETION_TOKENS, temperature_sent=False)
+        policy = OpenAIPolicy(chosen)
+        assert policy.name == "openai(m)" and OpenAIPolicy(settings(server.url)).name == "openai(m, temperature=1)"
+        await play(tmp_path, policy)
+        await policy.close()
+    (request,) = server.requests
+    assert request["max_completion_tokens"] == 2048 and not {"max_tokens", "temperature"} & set(request)
 
 
 @pytest.mark.parametrize("name", ["HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"])
@@ -388,6 +445,7 @@ async def test_budgets(tmp_path: Path) -> None:
             server, tmp_path / "cost", cost_usd_max=0.002, price_usd_per_million_prompt=1.0
         )  # fmt: skip
     assert played.trouble.cause == "cost_cap" and played.record.termination is Termination.EVICTED
+    assert played.record.truncated, "ended from outside"
     assert len(played.record.steps) == 2, "the third prompt does not fit into what 2 x 900 tokens leave"
 
 

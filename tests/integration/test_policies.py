@@ -160,7 +160,6 @@ async def _world(root: Path, folder: Path) -> AsyncIterator[Real]:
         world = RunWorld(
             sandboxes=made.sandboxes,
             blobs=made.blobs,
-            judge=made.grader,
             judge_on=lambda sandboxes: Grader(sandboxes, made.blobs, tenant=TENANT),
             recorder=MemoryRecorder(),
             marks=MemoryMarks(),

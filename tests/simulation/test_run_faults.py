@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import anyio
@@ -34,7 +35,7 @@ from ropewalk.rollout.begin import begin_run
 from ropewalk.rollout.episodes.context import AgentContext
 from ropewalk.rollout.episodes.materials import COLLECTED_TESTS
 from ropewalk.rollout.episodes.shelf import Shelf
-from ropewalk.rollout.events import EpisodeStarted, Event, RunEnded
+from ropewalk.rollout.events import AttemptFailed, EpisodeStarted, Event, RunEnded
 from ropewalk.rollout.journal import RunJournal
 from ropewalk.rollout.plan import Plan, PolicyName, PricePlan, RunPlan
 from ropewalk.rollout.policies.contract import ContextKind, PolicyEnd, PolicyFailedError
@@ -193,12 +194,20 @@ async def test_sandboxes_that_always_die_give_none_and_refused_groups(folder: Pa
 
         world.sandboxes.fault = fault
 
-    await work(durable, journal, run_id, faults)
+    seen = Observed()
+    await work(durable, journal, run_id, faults, observe=seen)
     check(durable, journal, run_id)
     by_policy = {group.policy: group for group in journal.groups(run_id)}
     assert by_policy["oracle"].cause == "sandbox_lost" and by_policy["noop"].state == "complete"
     oracle = [row for row in journal.episodes(run_id) if row.policy == "oracle"]
-    assert [(row.value, row.attempt) for row in oracle] == [(None, PLAN.run.attempts_max + 1)] * 3
+    assert [(row.value, row.attempt) for row in oracle] == [(None, PLAN.run.attempts_max)] * 3
+    lines = {line.episode: line.attempts for line in summary_of(durable.loaded(run_id)).episodes}
+    for row in oracle:
+        mine = [event for event in seen if isinstance(event, AttemptFailed) and event.episode == row.id]
+        assert [(event.stage, event.attempt, event.again) for event in mine] == [
+            ("play", 1, True), ("play", 2, True), ("play", 3, False),
+        ]  # fmt: skip
+        assert lines[row.id] == 3
     assert journal.run(run_id).state == "incomplete"
 
 
@@ -220,6 +229,39 @@ async def test_memory_eaten_by_the_policy_is_its_own_fault(folder: Path) -> None
     assert not journal.failures(run_id)
 
 
+async def test_gradings_that_fail_leave_the_attempts_at_playing_alone(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    durable, seen, pauses = Durable(folder), Observed(), list[float]()
+    journal = durable.journal()
+    plan = Plan(run=RunPlan(policies=(PolicyName.NOOP,), group=1))
+    run_id = begin_run(durable.world(), journal, plan, [durable.task()])
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+
+    def faults(world: Any) -> None:
+        def fault(sandbox: str, operation: str) -> None:
+            if operation == "fork" and world.sandboxes.forks == 0:
+                world.sandboxes.forks = 1
+                raise UnavailableError("no room")
+
+        world.sandboxes.fault = fault
+        world.judge_on(world.sandboxes).fault = lambda: "starved"
+
+    monkeypatch.setattr("ropewalk.rollout.judging.anyio", SimpleNamespace(sleep=pause))
+    await work(durable, journal, run_id, faults, observe=seen)
+    (row,) = journal.episodes(run_id)
+    assert row.attempt == 2 and row.cause == "starved"
+    (line,) = summary_of(durable.loaded(run_id)).episodes
+    assert line.attempts == 2
+    failed = [event for event in seen if isinstance(event, AttemptFailed)]
+    assert [(event.stage, event.attempt, event.again) for event in failed] == [
+        ("play", 1, True), ("grade", 1, True), ("grade", 2, True), ("grade", 3, False),
+    ]  # fmt: skip
+    assert len(pauses) == 2, "nobody waits for a try that is not made"
+
+
 @pytest.mark.parametrize("seed", range(3))
 async def test_a_grader_that_fails_now_and_then(folder: Path, seed: int) -> None:
     durable, chance = Durable(folder), random.Random(seed)
@@ -232,7 +274,7 @@ async def test_a_grader_that_fails_now_and_then(folder: Path, seed: int) -> None
                 raise UnavailableError("no room for a grading sandbox")
             return "sandbox_lost" if chance.random() < 0.3 else ""
 
-        world.judge.fault = fault
+        world.judge_on(world.sandboxes).fault = fault
 
     await work(durable, journal, run_id, faults)
     check(durable, journal, run_id)
@@ -546,7 +588,7 @@ async def test_the_budget_counts_all_sandboxes_and_stops_what_was_not_begun(fold
             clock.advance(50.0)
             await sandbox.stats()
             await sandbox.close()
-            return await made.judge.grade(*arguments, **named)
+            return await made.judge_on(made.sandboxes).grade(*arguments, **named)
 
     def slow(sandbox: str, operation: str) -> None:
         clock.advance(10.0 if operation == "snapshot" else 0.0)  # of the preparation
@@ -577,11 +619,11 @@ async def test_a_lost_snapshot_refuses_the_group_that_began_with_it(folder: Path
 
         def faults(world: Any) -> None:
             def fault() -> str:
-                if world.judge.calls == 3:
+                if world.judge_on(world.sandboxes).calls == 3:
                     scope.cancel()
                 return ""
 
-            world.judge.fault = fault
+            world.judge_on(world.sandboxes).fault = fault
 
         await work(durable, journal, run_id, faults)
     durable.snapshots.clear()
@@ -623,7 +665,7 @@ async def test_a_run_with_unscored_episodes_keeps_no_states_once_all_is_decided(
     run_id = begin(durable, journal)
 
     def starved(world: Any) -> None:
-        world.judge.fault = lambda: "starved"
+        world.judge_on(world.sandboxes).fault = lambda: "starved"
 
     await work(durable, journal, run_id, starved)
     assert journal.run(run_id).state == "incomplete"
@@ -643,7 +685,7 @@ async def test_a_run_that_can_go_on_keeps_what_its_episodes_begin_from(folder: P
                 scope.cancel()
                 return ""
 
-            world.judge.fault = fault
+            world.judge_on(world.sandboxes).fault = fault
 
         await work(durable, journal, run_id, faults)
     assert set(durable.snapshots) == set(journal.holds()) and len(durable.snapshots) == 1

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ import msgspec
 from ropewalk.app.custody import Custody
 from ropewalk.app.machines import Machines
 from ropewalk.app.task_store import TaskStore
+from ropewalk.core import limits
 from ropewalk.core.errors import CallerError, UnavailableError
 from ropewalk.core.records import Record
 from ropewalk.interface.task import TaskKind
@@ -23,7 +24,10 @@ from ropewalk.lake.archives import unpack
 from ropewalk.lake.ingest import Terms
 from ropewalk.lake.records import IngestResult, RawRecord
 from ropewalk.lake.sources import PypiSource, parse_source
+from ropewalk.orchestration.fleet import room
+from ropewalk.orchestration.machine import measure
 from ropewalk.rollout.plan import SourcePlan, TasksPlan
+from ropewalk.tasks.bench import SLOT_SANDBOXES
 from ropewalk.tasks.builder import TaskBuilder, Workshop, adjacent
 from ropewalk.tasks.journal import PURPOSE
 from ropewalk.tasks.pins import load_pins
@@ -220,7 +224,8 @@ async def build_tasks(
         folder=custody.layout.tasks,
         marks=await anyio.to_thread.run_sync(custody.marks, PURPOSE),
         wheels=wheels.layers,
-        parallel=(os.cpu_count() or 1) + 1,  # while one of them waits for us, the others keep the cores busy
+        parallel=measure().parallel,
+        room=partial(_room, machines),
     )
     report = await TaskBuilder(shop).build(plan, on_event=tell)
     drafts = task_statements(report.tasks, wheels)
@@ -232,6 +237,16 @@ async def build_tasks(
     if fewer and tell:
         tell(BuildEvent(source="", stage="fewer", detail=fewer, tasks=len(chosen)))
     return Built(report=report, tasks=chosen, fewer=fewer)
+
+
+@asynccontextmanager
+async def _room(machines: Machines) -> AsyncIterator[None]:
+    """Room for the sandboxes of one slot."""
+    declares = await anyio.to_thread.run_sync(lambda: machines.declares)
+    disk_bytes = limits.SANDBOX_DISK_BYTES if "disk_in_memory" in declares else 0
+    wanted = SLOT_SANDBOXES * (limits.SANDBOX_MEMORY_BYTES + disk_bytes)
+    async with room(machines.fleet, wanted, tenant=machines.tenant):
+        yield
 
 
 def choose(

@@ -21,14 +21,21 @@ DEFAULT_PROFILE: Final = "embedded"
 SHIPPED: Final = Path(__file__).with_name("profiles")
 
 
-class SandboxSettings(Record):
-    """[sandbox]"""
+class SandboxDefaults(Record):
+    """[sandbox.defaults]: of sandboxes that are made by hand (`sandbox create`, `rw.sandbox`) and say nothing else.
+    Runs, gradings and builds take what their tasks say, so that the same task is the same everywhere."""
 
-    driver: str = "process"
     memory_mib: int = limits.SANDBOX_MEMORY_BYTES // MIB
     """Beside `disk_mib`; see `SandboxSpec.memory_bytes` for what bounds both."""
     disk_mib: int = limits.SANDBOX_DISK_BYTES // MIB
     cpus: float = limits.SANDBOX_CPUS
+
+
+class SandboxSettings(Record):
+    """[sandbox]"""
+
+    driver: str = "process"
+    defaults: SandboxDefaults = SandboxDefaults()
 
 
 class ImageSettings(Record):

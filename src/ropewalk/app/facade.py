@@ -30,11 +30,11 @@ class RopewalkSync:
 
     @staticmethod
     @contextmanager
-    def open(profile: str | None = None, *, state: Path | None = None) -> Iterator[Any]:
+    def open(profile: str | None = None, *, state: Path | None = None, driver: str = "") -> Iterator[Any]:
         """Like `Ropewalk.open`, without `async`. Gives an object with all of Ropewalk's attributes."""
         with (
             start_blocking_portal("asyncio", name="ropewalk") as portal,
-            portal.wrap_async_context_manager(Ropewalk.open(profile, state=state)) as inner,
+            portal.wrap_async_context_manager(Ropewalk.open(profile, state=state, driver=driver)) as inner,
         ):
             yield bridge(inner, portal)
 

@@ -109,7 +109,7 @@ class Machines:
     async def spec(
         self, image: str, *, memory_mib: int | None = None, disk_mib: int | None = None, **fields: object
     ) -> SandboxSpec:
-        """A spec with the profile's settings where `fields` (those of `SandboxSpec`) are None or not there.
+        """A spec with the profile's defaults where `fields` (those of `SandboxSpec`) are None or not there.
 
         Raises:
             CallerError: an unknown field, or no such image.
@@ -134,9 +134,9 @@ class Machines:
         defaults: dict[str, object] = {
             "tenant": self.tenant,
             "image": record.digest,
-            "memory_bytes": self.settings.memory_mib * MIB,
-            "disk_bytes": self.settings.disk_mib * MIB,
-            "cpus": self.settings.cpus,
+            "memory_bytes": self.settings.defaults.memory_mib * MIB,
+            "disk_bytes": self.settings.defaults.disk_mib * MIB,
+            "cpus": self.settings.defaults.cpus,
             "workdir": record.workdir,
             "user": record.user.partition(":")[0],
         }

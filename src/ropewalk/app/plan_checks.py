@@ -16,6 +16,20 @@ from ropewalk.tasks.pins import load_pins
 from ropewalk.tasks.requirements import check_plugins, read_requirements
 
 
+def check_plan(plan: Plan, profile: Profile) -> None:
+    """Returns if nothing is known to be wrong with a plan before anything is fetched or built: its endpoint and the key
+    for it, its prices, and its sources unless it names its tasks.
+
+    Raises:
+        CallerError: a source, a licence, a requirements file, a price or a key that is not there or not of its kind.
+        DeniedError: the profile does not allow a source or an endpoint of the plan.
+    """
+    check_policies(plan, profile)
+    check_prices(plan)
+    if not plan.tasks.ids:
+        check_sources(plan.source, profile)
+
+
 def check_policies(plan: Plan, profile: Profile) -> None:
     """Returns if the endpoint of a plan may be called, and there is a key where one is named.
 

@@ -18,7 +18,7 @@ from ropewalk.app.custody import Custody
 from ropewalk.app.episodes import release_forgotten
 from ropewalk.app.machines import Machines
 from ropewalk.app.opening import Opening
-from ropewalk.app.plan_checks import check_policies, check_prices, check_sources
+from ropewalk.app.plan_checks import check_plan, check_policies, check_prices, check_sources
 from ropewalk.app.runs import Run
 from ropewalk.app.task_store import TaskStore
 from ropewalk.core.errors import CallerError
@@ -129,7 +129,6 @@ class Ropewalk:
         return RunWorld(
             sandboxes=machines.sandboxes,
             blobs=custody.blobs,
-            judge=Grader(machines.sandboxes, custody.blobs, tenant=custody.tenant),
             judge_on=lambda sandboxes: Grader(sandboxes, custody.blobs, tenant=custody.tenant),
             recorder=custody.recorder,
             marks=KeyedMarks(custody.keys, PURPOSE),
@@ -228,6 +227,20 @@ class Ropewalk:
         self._check_data(plan, tasks.values())
         return self._start(world, run, plan, observe)
 
+    async def runs(self) -> tuple[Run, ...]:
+        """All runs, newest first."""
+        rows = await in_thread(lambda: self.custody.journal.runs())
+        return tuple(Run(row.run, self.custody) for row in rows)
+
+    async def open_run(self, run: str) -> Run:
+        """A run by its id, to be read as far as it is; `resume` goes on with it.
+
+        Raises:
+            CallerError: no such run.
+        """
+        row = await in_thread(lambda: self.custody.journal.run(run))
+        return Run(row.run, self.custody)
+
     async def trace(self, reward: Reward | str) -> Trace:
         """The whole chain behind a reward (or anything else by its name), signatures checked on the way."""
         name = reward if isinstance(reward, str) else reward.id
@@ -267,20 +280,6 @@ class Ropewalk:
             custody, self.machines, build, count=plan.tasks.count, wheelhouse=wheelhouse, tell=on_build
         )
 
-    def check(self, plan: Plan) -> None:
-        """Returns if nothing is known to be wrong with a plan before anything is fetched or built: its endpoint and
-        the key for it, its prices, and its sources unless it names its tasks.
-
-        Raises:
-            CallerError: a source, a licence, a requirements file, a price or a key that is not there or not of its
-                kind.
-            DeniedError: the profile does not allow a source or an endpoint of the plan.
-        """
-        check_policies(plan, self.profile)
-        check_prices(plan)
-        if not plan.tasks.ids:
-            check_sources(plan.source, self.profile)
-
     async def tasks_of(self, plan: Plan, **build: Any) -> list[Task]:
         """The tasks that a plan names, or else builds; `build` are further arguments of `build_tasks`.
 
@@ -288,7 +287,7 @@ class Ropewalk:
             CallerError: an unknown id, or no task was admitted.
             DeniedError: the profile does not allow a source or an endpoint of the plan.
         """
-        self.check(plan)
+        check_plan(plan, self.profile)
         if plan.tasks.ids:
             store = TaskStore(self.custody.layout)
             return [store.get(id).task for id in plan.tasks.ids]

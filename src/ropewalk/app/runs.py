@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -10,7 +11,10 @@ import anyio.to_thread
 from anyio.abc import TaskGroup
 
 from ropewalk.app.custody import Custody
+from ropewalk.app.exporting import Format, write_export
+from ropewalk.app.reporting import loaded_run, write_report
 from ropewalk.core.errors import IntegrityError
+from ropewalk.provenance.verify import Anchors
 from ropewalk.reward.verdict import Reward
 from ropewalk.rollout import events
 from ropewalk.rollout.loaded import signed_reward
@@ -41,7 +45,8 @@ class _Reader:
 
 
 class Run:
-    """One run. `rewards()` gives each signed reward as soon as it is durable, those from before first."""
+    """One run. `rewards()` gives each signed reward as soon as it is durable, those from before first. Of one that this
+    object did not start (`Ropewalk.open_run`) all is read as far as it is, and nothing is waited for."""
 
     def __init__(self, id: str, custody: Custody) -> None:
         self.id = id
@@ -90,6 +95,40 @@ class Run:
             await self._ended.wait()
         self._raise()
         return self.row
+
+    async def export(self, out: Path | str, *, format: Format = "jsonl") -> int:
+        """Writes what has a signed reward for a trainer, and returns how many episodes. See `exporting.write_export`.
+
+        Args:
+            out: a file for `jsonl`, a folder for `atif`.
+
+        Raises:
+            CallerError: there is a file where a folder is needed, or the reverse.
+            DeniedError: the data class of a task forbids this export (rule `data_class:…`).
+            IntegrityError: the run's records are not what was signed.
+            UnavailableError: it cannot be written there.
+        """
+        return await anyio.to_thread.run_sync(write_export, self._custody, self.id, format, Path(out))
+
+    async def report(self, path: Path | str | None = None, *, anchors: Anchors | None = None) -> Path:
+        """Writes the HTML report and returns where it is.
+
+        Args:
+            path: by default in the run's folder.
+            anchors: what was kept outside, for the line on verification.
+
+        Raises:
+            DeniedError: it would leave the state directory, and the data class of a task forbids that (rule
+                `data_class:…`).
+            IntegrityError: the run's records are not what was signed.
+            UnavailableError: it cannot be written there.
+        """
+        target = Path(path) if path is not None else None
+
+        def write() -> Path:
+            return write_report(self._custody, loaded_run(self._custody, self.id), target, anchors=anchors)
+
+        return await anyio.to_thread.run_sync(write)
 
     def start(
         self,

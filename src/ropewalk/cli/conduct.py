@@ -57,7 +57,9 @@ async def prepare_tasks(
     Raises:
         CallerError: no task was admitted.
     """
-    rw.check(plan)
+    from ropewalk.app.plan_checks import check_plan
+
+    check_plan(plan, rw.profile)
     if plan.tasks.ids:
         return await rw.tasks_of(plan)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -68,6 +67,7 @@ async def demo(
     """
     from ropewalk.cli.conduct import check_report, conduct, finish, prepare_tasks
     from ropewalk.cli.verify import exit_code, print_verification
+    from ropewalk.orchestration.machine import measure
     from ropewalk.rollout.plan_file import plan_from_settings
 
     started_s = time.monotonic()
@@ -81,7 +81,7 @@ async def demo(
             "run.group": group,
             "run.steps": steps,
             "run.policies": [name.strip() for name in policies.split(",")],
-            "run.concurrency": (os.cpu_count() or 1) + 1,
+            "run.concurrency": measure().parallel,
             "run.keep_failed": True,
         },
         names={"tasks.count": "--build", "run.tasks": "--tasks", "run.group": "--group", "run.steps": "--steps",

@@ -15,9 +15,8 @@ from rich.text import Text
 from ropewalk.cli.enduring import Enduring
 from ropewalk.core.records import to_plain
 
-PLAIN_WIDTH = 160
-"""Of a table that is not printed on a terminal: a script's `grep` should find whole ids."""
-
+PLAIN_WIDTH = 1_000_000
+"""Where nothing is a terminal: no table is so wide that it folds, and a script's `grep` finds whole ids."""
 
 TASK_WIDTH = 40
 """Of the column that names tasks, on a terminal."""

@@ -45,9 +45,8 @@ class RunWatch:
                 self._episodes[event.episode] = (event.task, event.policy, event.index)
             case events.EpisodeStepped():
                 self._board.note(f"{self._label(event.episode)} step {event.step}: {event.note}")
-            case events.EpisodeRetried():
-                whose = "the endpoint failed" if event.cause.startswith("endpoint_") else "lost on our side"
-                self._board.note(f"{self._label(event.episode)} {whose} ({event.cause}), begins anew")
+            case events.AttemptFailed():
+                self._board.note(f"{self._label(event.episode)} {_failure(event)}")
             case events.RewardSealed():
                 self._reward(event)
             case events.GroupClosed() if not event.complete:
@@ -80,6 +79,13 @@ class RunWatch:
     def _label(self, episode: str) -> str:
         task, policy, index = self._episodes.get(episode, ("", "", 0))
         return f"{self._names.get(task, task)} {policy} #{index}"
+
+
+def _failure(event: events.AttemptFailed) -> str:
+    if event.stage == "grade":
+        return f"its grading failed ({event.cause}), {'is graded anew' if event.again else 'is not scored'}"
+    whose = "the endpoint failed" if event.cause.startswith("endpoint_") else "lost on our side"
+    return f"{whose} ({event.cause}), {'begins anew' if event.again else 'is not scored'}"
 
 
 def print_summary(summary: RunSummary) -> None:

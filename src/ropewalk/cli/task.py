@@ -68,6 +68,7 @@ async def build(
         seed: Of choices between equal tests and mutations.
         json: Print JSON.
     """
+    from ropewalk.app.plan_checks import check_plan
     from ropewalk.rollout.plan_file import plan_from_settings
 
     settings: dict[str, object] = {
@@ -85,7 +86,7 @@ async def build(
     plan = plan_from_settings(settings)
     on_interrupt("repeat the command: what was built is kept.")
     async with opened(place) as rw:
-        rw.check(plan)
+        check_plan(plan, rw.profile)
         with Board(quiet=json) as board:
             watch = BuildWatch(board)
             built = await rw.build_tasks(plan, wheelhouse=wheelhouse, on_ingest=watch.ingested, on_build=watch.observe)

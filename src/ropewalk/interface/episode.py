@@ -20,7 +20,7 @@ class ToolResult(Record):
     """What it got back."""
 
     output: str
-    """Text as the policy saw it, cut to the tool's limit with a marker."""
+    """Text, cut to the tool's limit with a marker. A model is told an exit code other than 0 after it."""
     exit_code: int | None = None
     termination: Termination = Termination.FINISHED
 
@@ -73,7 +73,7 @@ class EpisodeRecord(Record):
     steps: tuple[Step, ...]
     termination: Termination
     truncated: bool
-    """Gymnasium's sense: ended from outside (a time or step limit)."""
+    """Gymnasium's sense: ended from outside: by a limit, by our side's failure, by an eviction."""
     detail: str = ""
     """For people: why it ended as it did."""
     bundle: str | None = None

@@ -30,6 +30,18 @@ def open_fleet(uri: str = "local:", *, config: Record | None = None) -> Fleet:
 
 
 @contextlib.asynccontextmanager
+async def room(fleet: Fleet, memory_bytes: int, *, tenant: str) -> AsyncIterator[Placement]:
+    """Room for sandboxes that have so much memory together, held while the block runs. On a fleet that has less: all of
+    it.
+
+    Raises what `Fleet.acquire` raises.
+    """
+    wanted = min(memory_bytes, fleet.capacity().memory_bytes)
+    async with placed(fleet, [ResourceRequest(memory_bytes=wanted)], tenant=tenant) as (placement,):
+        yield placement
+
+
+@contextlib.asynccontextmanager
 async def placed(
     fleet: Fleet, requests: Sequence[ResourceRequest], *, tenant: str
 ) -> AsyncIterator[tuple[Placement, ...]]:

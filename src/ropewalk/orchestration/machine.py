@@ -20,6 +20,11 @@ class Machine(Record):
     memory_bytes: int
     notes: tuple[str, ...]
 
+    @property
+    def parallel(self) -> int:
+        """Sandboxes that keep the CPUs busy: while one of them waits for us, the others work."""
+        return math.ceil(self.cpus) + 1
+
 
 def measure(*, cgroups: Path = _CGROUPS, proc: Path = Path("/proc")) -> Machine:
     """The smaller of affinity and control groups' quota for CPUs; of physical memory and control groups' limit.

@@ -12,6 +12,7 @@ from typing import Any
 
 from ropewalk.core.clock import utc
 from ropewalk.interface.episode import EpisodeRecord, Step
+from ropewalk.rollout.chat import shown
 from ropewalk.rollout.episodes.tools import tool_definitions
 from ropewalk.rollout.export import mask_of
 from ropewalk.rollout.loaded import LoadedEpisode, LoadedRun, whole_record
@@ -101,7 +102,7 @@ def _agent_step(step: Step, at_s: float, *, model: bool) -> dict[str, Any]:
             "results": [
                 {
                     "source_call_id": f"{step.index}.{number}",
-                    "content": result.output,
+                    "content": shown(result),
                     "extra": {"exit_code": result.exit_code, "termination": str(result.termination)},
                 }
                 for number, result in enumerate(step.results, 1)

@@ -74,12 +74,16 @@ class EpisodeEnded(Event):
     detail: str
 
 
-class EpisodeRetried(Event):
-    """Our side failed; the episode begins anew."""
+class AttemptFailed(Event):
+    """Our side failed, or what the journal says of an episode is not believed."""
 
     episode: str
     attempt: int
     """The one that failed."""
+    stage: str
+    """As in `FailureRow`."""
+    again: bool
+    """Whether the stage begins anew; False: it is decided that this episode is not scored."""
     cause: str
     detail: str
 

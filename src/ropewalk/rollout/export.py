@@ -12,6 +12,7 @@ from typing import Any
 
 from ropewalk.core.records import to_plain
 from ropewalk.interface.episode import EpisodeRecord, Step
+from ropewalk.rollout.chat import conversation
 from ropewalk.rollout.loaded import LoadedEpisode, LoadedRun, whole_record
 from ropewalk.store.contract import Blobs
 
@@ -44,11 +45,17 @@ def trajectory(loaded: LoadedRun, result: LoadedEpisode, record: EpisodeRecord) 
         "index": record.index,
         "seed": record.seed,
         "steps": [_step(step) for step in record.steps],
-        "messages": [message for step in record.steps for message in conversation(step)],
+        "messages": list(conversation(record.steps)),
         "reward": reward.value,
         "reward_id": reward.id,
         "cause": reward.cause,
-        "verdict": {"status": str(verdict.status), "level": verdict.level, "outcomes": verdict.outcomes},
+        "verdict": {
+            "status": str(verdict.status),
+            "level": verdict.level,
+            # Counted: who has the names of held-out tests could train on them.
+            "held_out": len(verdict.outcomes),
+            "held_out_failed": sum(not passed for passed in verdict.outcomes.values()),
+        },
         "termination": str(record.termination),
         "terminated": not record.truncated,
         "truncated": record.truncated,
@@ -70,25 +77,6 @@ def mask_of(result: LoadedEpisode, *, complete: bool) -> dict[str, bool]:
         "group_incomplete": not complete,
         "loss": not unscored and not ours and complete,
     }
-
-
-def conversation(step: Step) -> Iterator[dict[str, Any]]:
-    """A step's messages in the form of chat completions, with the tools' answers after the calls."""
-    for message in step.messages:
-        plain: dict[str, Any] = {"role": message.role, "content": message.content}
-        if message.tool_calls:
-            plain["tool_calls"] = [
-                {
-                    "id": call.id,
-                    "type": "function",
-                    "function": {"name": call.name, "arguments": json.dumps(call.arguments, ensure_ascii=False)},
-                }
-                for call in message.tool_calls
-            ]
-        yield plain
-    if any(message.tool_calls for message in step.messages):
-        for call, result in zip(step.calls, step.results, strict=False):
-            yield {"role": "tool", "tool_call_id": call.id, "content": result.output}
 
 
 def _step(step: Step) -> dict[str, Any]:

@@ -259,15 +259,14 @@ class RunJournal(RunJournalReads):
         """The task cannot be made ready."""
         self._write(update(TASKS).where((TASKS.c.run == run) & (TASKS.c.task == task)).values(refusal=cause))
 
-    def attempt_failed(self, failure: FailureRow, *, next_attempt: int, used: UsageRow | None = None) -> None:
-        """An attempt failed on our side; the episode's next one is `next_attempt`. `used`: what it took, where no
-        record says so."""
+    def attempt_failed(self, failure: FailureRow, *, again: bool, used: UsageRow | None = None) -> None:
+        """An attempt failed on our side. `again`: its stage begins anew. `used`: what it took, if no record says so."""
         with self._database.write() as connection:
             _insert(connection, FAILURES, [failure])
             _insert_usages(connection, [used] if used else [])
-            connection.execute(
-                update(EPISODES).where(EPISODES.c.id == failure.episode).values(attempt=next_attempt)
-            )  # fmt: skip
+            if again and failure.stage == "play":
+                row = EPISODES.c.id == failure.episode
+                connection.execute(update(EPISODES).where(row).values(attempt=failure.attempt + 1))
 
     def played(self, row: EpisodeRow, *, mark: str) -> None:
         """The record of the row's episode is stored. `cause`: why it cannot be scored; empty where it can."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 import anyio
 import msgspec
@@ -25,7 +25,13 @@ from ropewalk.rollout.threads import in_thread
 
 RETRY_PAUSE_S = 0.2
 
-OnFailure = Callable[[EpisodeRow, int, str, Trouble, UsageRow | None], Awaitable[None]]
+
+class OnFailure(Protocol):
+    """Hears of every try that our side failed."""
+
+    async def __call__(
+        self, row: EpisodeRow, attempt: int, stage: str, trouble: Trouble, used: UsageRow, *, again: bool
+    ) -> None: ...
 
 
 class Judging:
@@ -34,8 +40,7 @@ class Judging:
     def __init__(
         self, world: RunWorld, journal: RunJournal, *, attempts_max: int, on_failure: OnFailure, meter: Meter
     ) -> None:
-        """`on_failure` hears of every try that our side failed: row, attempt, stage, trouble, what it took. `meter`: of
-        the run."""
+        """`meter`: of the run."""
         self._meter = meter
         self._world = world
         self._journal = journal
@@ -87,26 +92,26 @@ class Judging:
         that is in the journal already)."""
         for attempt in range(1, self._attempts_max + 1):
             meter = self._meter.part()
-            used = UsageRow(run=row.run, task=task.id, episode=row.id, stage="grade", usage=meter.usage)
+            sandboxes = metered(self._world, meter).sandboxes
             try:
-                judge = metered(self._world, meter).judge
-                verdict = await judge.grade(task, episode=row.id, bundle=bundle)
-                if verdict.status is not VerdictStatus.INFRA_ERROR:
-                    return verdict, used
-                trouble = Trouble(cause=verdict.cause, detail=verdict.detail)
+                verdict = await self._world.judge_on(sandboxes).grade(task, episode=row.id, bundle=bundle)
             except UnavailableError as error:
-                verdict = None
-                trouble = Trouble(cause="grader_unavailable", detail=error.message)
+                verdict = _unjudged(
+                    row.id, task, bundle, VerdictStatus.INFRA_ERROR, cause="grader_unavailable", detail=error.message
+                )
             except CallerError as error:
-                refused = _unjudged(
+                verdict = _unjudged(
                     row.id, task, bundle, VerdictStatus.TASK_INVALID, cause="grader_refused", detail=error.message
                 )
-                return refused, used
-            await self._failed(row, attempt, "grade", trouble, used)
-            await anyio.sleep(RETRY_PAUSE_S * attempt)
-        return verdict or _unjudged(
-            row.id, task, bundle, VerdictStatus.INFRA_ERROR, cause=trouble.cause, detail=trouble.detail
-        ), None
+            used = UsageRow(run=row.run, task=task.id, episode=row.id, stage="grade", usage=meter.usage)
+            if verdict.status is not VerdictStatus.INFRA_ERROR:
+                return verdict, used
+            again = attempt < self._attempts_max
+            trouble = Trouble(cause=verdict.cause, detail=verdict.detail)
+            await self._failed(row, attempt, "grade", trouble, used, again=again)
+            if again:
+                await anyio.sleep(RETRY_PAUSE_S * attempt)
+        return verdict, None
 
 
 def _storable(verdict: Verdict) -> Verdict:

@@ -130,9 +130,8 @@ class _MeteredSandbox:
 
 
 def metered(world: RunWorld, meter: Meter) -> RunWorld:
-    """The same world, with its sandboxes counted, also those of its judge."""
-    sandboxes = MeteredSandboxes(world.sandboxes, meter)
-    return replace(world, sandboxes=sandboxes, judge=world.judge_on(sandboxes) if world.judge_on else world.judge)
+    """The same world, with its sandboxes counted."""
+    return replace(world, sandboxes=MeteredSandboxes(world.sandboxes, meter))
 
 
 def _metered(sandbox: EpisodeSandbox, meter: Meter, began_s: float) -> EpisodeSandbox:

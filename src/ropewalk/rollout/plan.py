@@ -100,6 +100,15 @@ class SearchSettings(Record):
     """Per task, before ranking."""
 
 
+class AnswerLimit(StrEnum):
+    """How endpoints call the most tokens of an answer."""
+
+    MAX_TOKENS = "max_tokens"
+    """The old name, which most servers take."""
+    MAX_COMPLETION_TOKENS = "max_completion_tokens"
+    """The new one; OpenAI's reasoning models take no other."""
+
+
 class OpenAISettings(Record):
     """[policy.openai]: a chat completions endpoint."""
 
@@ -114,8 +123,12 @@ class OpenAISettings(Record):
     attempts_max: Annotated[int, Meta(ge=1, le=20)] = 5
     """Of one request, on 429, 5xx, lost connections and answers that are no completion."""
     temperature: Annotated[float, Meta(ge=0, le=10)] = 1.0
+    temperature_sent: bool = True
+    """False: the model's own is used, for endpoints that take none, as those of reasoning models."""
     completion_tokens_max: PositiveInt = 2048
     """Per answer."""
+    answer_limit: AnswerLimit = AnswerLimit.MAX_TOKENS
+    """Under which name the endpoint is told it."""
     token_budget: PositiveInt = 100_000
     """Prompt and completion, per episode."""
     cost_usd_max: Amount | None = None

@@ -13,8 +13,8 @@ from typing import Any, Protocol
 from ropewalk.core import limits
 from ropewalk.core.clock import Clock, SystemClock
 from ropewalk.interface.task import Task
-from ropewalk.orchestration.contract import Fleet, ResourceRequest
-from ropewalk.orchestration.fleet import placed
+from ropewalk.orchestration.contract import Fleet
+from ropewalk.orchestration.fleet import room
 from ropewalk.provenance.statement import Recorder
 from ropewalk.reward import bundle as bundles
 from ropewalk.reward.bundle import Bundle
@@ -94,7 +94,8 @@ class RunWorld:
 
     sandboxes: EpisodeSandboxes
     blobs: Blobs
-    judge: Judge
+    judge_on: Callable[[EpisodeSandboxes], Judge]
+    """Makes the judge, whose sandboxes are that service's: it counts them."""
     recorder: Recorder
     marks: Marks
     """For `ropewalk.rollout.marks.PURPOSE`."""
@@ -102,16 +103,13 @@ class RunWorld:
     tenant: str
     clock: Clock = field(default_factory=SystemClock)
     capture: Capture = bundles.capture
-    judge_on: Callable[[EpisodeSandboxes], Judge] | None = None
-    """Makes the judge anew for sandboxes of that service, which counts them; None: the judge uses none."""
     disk_in_memory: bool = False
     """Whether what sandboxes write counts as the machine's memory."""
 
     def placed(self, task: Task) -> AbstractAsyncContextManager[object]:
         """Room for one of the task's episodes, held while the block runs. On a machine that has less: all of it."""
         sandbox_bytes = task.limits.memory_bytes + (limits.SANDBOX_DISK_BYTES if self.disk_in_memory else 0)
-        wanted = min(EPISODE_SANDBOXES * sandbox_bytes, self.fleet.capacity().memory_bytes)
-        return placed(self.fleet, [ResourceRequest(memory_bytes=wanted)], tenant=self.tenant)
+        return room(self.fleet, EPISODE_SANDBOXES * sandbox_bytes, tenant=self.tenant)
 
 
 def memory_of(stats: SandboxStats) -> dict[str, float]:

@@ -1,8 +1,8 @@
 """The run loop: tasks × policies × forks become episodes, bundles, verdicts, rewards and statements.
 
-Two stages run side by side: one prepares tasks, a little ahead; `concurrency` others play and grade what is
-prepared. A third seals what is judged, in batches. Everything of note is in the journal before it counts, so the
-loop may stop at any instant and go on from there.
+Three stages run side by side: one prepares tasks, a little ahead; `concurrency` workers play and grade what is
+prepared; one seals what is judged, in batches. Everything of note is in the journal before it counts, so the loop may
+stop at any instant and go on from there.
 """
 
 from __future__ import annotations
@@ -314,32 +314,36 @@ class RunLoop:
             trouble = played.trouble
             if trouble is None:
                 return played
-            last = not trouble.retriable or attempt >= self._plan.run.attempts_max
-            await self._failed(row, attempt, "play", trouble, None if last else self._lost(row, played.record.usage))
-            attempt += 1
-            if last:
+            again = trouble.retriable and attempt < self._plan.run.attempts_max
+            used = self._lost(row, played.record.usage) if again else None
+            await self._failed(row, attempt, "play", trouble, used, again=again)
+            if not again:
                 return played
+            attempt += 1
             await self._shelf.release(row.id)
             await anyio.sleep(RETRY_PAUSE_S * attempt)
 
     def _lost(self, row: EpisodeRow, usage: dict[str, float]) -> UsageRow:
         return UsageRow(run=self._run, task=row.task, episode=row.id, stage="play", usage=usage)
 
-    async def _failed(self, row: EpisodeRow, attempt: int, stage: str, trouble: Trouble, used: UsageRow | None) -> None:
+    async def _failed(
+        self, row: EpisodeRow, attempt: int, stage: str, trouble: Trouble, used: UsageRow | None, *, again: bool
+    ) -> None:
         await in_thread(
             self._journal.attempt_failed,
             FailureRow(
                 run=self._run, episode=row.id, attempt=attempt, stage=stage, cause=trouble.cause,
                 detail=clean_text(trouble.detail[:2000]), at_s=self._world.clock.now_s(),
             ),
-            next_attempt=attempt + 1 if stage == "play" else row.attempt,
+            again=again,
             used=used,
         )  # fmt: skip
         self._observe(
-            events.EpisodeRetried(
-                run=self._run, episode=row.id, attempt=attempt, cause=trouble.cause, detail=trouble.detail
+            events.AttemptFailed(
+                run=self._run, episode=row.id, attempt=attempt, stage=stage, again=again, cause=trouble.cause,
+                detail=trouble.detail,
             )
-        )
+        )  # fmt: skip
 
     # Stage 3: seal
 
@@ -435,10 +439,11 @@ class RunLoop:
         )  # fmt: skip
         for row in doubtful:
             self._observe(
-                events.EpisodeRetried(
-                    run=self._run, episode=row.id, attempt=row.attempt, cause=NOT_VOUCHED, detail=detail
+                events.AttemptFailed(
+                    run=self._run, episode=row.id, attempt=row.attempt, stage="resume", again=True, cause=NOT_VOUCHED,
+                    detail=detail,
                 )
-            )
+            )  # fmt: skip
         return self._journal.episodes(self._run)
 
     def _count_spent(self, rows: list[EpisodeRow]) -> None:

@@ -10,7 +10,7 @@ from ropewalk.reward.statistics import wilson, wilson_of_clusters
 from ropewalk.reward.verdict import Reward
 from ropewalk.rollout.loaded import LoadedEpisode, LoadedRun
 from ropewalk.rollout.metering import add_usage
-from ropewalk.rollout.rows import GroupRow
+from ropewalk.rollout.rows import EpisodeState, GroupRow
 from ropewalk.rollout.summary import CatalogueCall, EpisodeLine, Interval, PolicyRow, Row, RunSummary
 
 PASS = 1.0
@@ -154,7 +154,7 @@ def _line(result: LoadedEpisode) -> EpisodeLine:
         policy=row.policy,
         index=row.position,
         steps=len(record.steps) if record else 0,
-        attempts=row.attempt,
+        attempts=row.attempt - (row.state is EpisodeState.PLANNED),
         termination=record.termination if record else None,
         truncated=bool(record and record.truncated),
         value=reward.value if reward else None,

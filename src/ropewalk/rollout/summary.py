@@ -89,6 +89,7 @@ class EpisodeLine(Record):
     index: int
     steps: int
     attempts: int
+    """That were begun and came to an end, of playing it."""
     termination: Termination | None
     """None: not played yet."""
     truncated: bool

@@ -143,7 +143,7 @@ class Assembly:
             limits=self._grader_limits(problem, held_out),
         )  # fmt: skip
         used = _needed(problem.tests, held_out)
-        async with self._bench.slots:
+        async with self._bench.slot():
             build = await self._build(draft, {**_pruned(used, held_out), **problem.fresh}, visible)
             if build.refused in ("reference_fails", "not_collected", "not_parsable"):
                 build = await self._build(draft, {**used, **problem.fresh}, visible)
@@ -265,7 +265,7 @@ class Assembly:
             raise Refused(Reason.LEAK, f"{len(leaks)} found: {found}")
 
     async def _controls(self, task: Task) -> tuple[str, ...]:
-        async with self._bench.slots:
+        async with self._bench.slot():
             controls = await self._grader.admit_controls(task, repeats=ORACLE_REPEATS)
         if not controls.admitted:
             reasons = {"noop_passes": Reason.NOOP_PASSES, "oracle_fails": Reason.ORACLE_FAILS}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -61,6 +61,13 @@ class BuildWorld:
     plugins: tuple[str, ...] = ()
 
 
+SLOT_SANDBOXES: Final = 2
+"""At once: a right and a wrong source, or a grading and its control."""
+
+Room = Callable[[], AbstractAsyncContextManager[object]]
+"""Room for the sandboxes of one slot, held while the block runs."""
+
+
 @dataclass
 class Bench:
     """Runs suites, at most `parallel` at a time."""
@@ -75,6 +82,7 @@ class Bench:
     """Of baselines."""
     clock: Clock = field(default_factory=SystemClock)
     parallel: int = 2
+    room: Room = nullcontext
     runner: SuiteRunner = field(default_factory=SuiteRunner)
 
     def __post_init__(self) -> None:
@@ -82,10 +90,11 @@ class Bench:
         self._stored: dict[str, str] = {}
         self._kept = Kept(self.folder / "baselines", self.marks, "baseline")
 
-    @property
-    def slots(self) -> anyio.Semaphore:
-        """Held by whoever keeps a core busy."""
-        return self._slots
+    @asynccontextmanager
+    async def slot(self) -> AsyncIterator[None]:
+        """Held by whoever keeps a core busy, and has `SLOT_SANDBOXES` at most."""
+        async with self._slots, self.room():
+            yield
 
     async def layer(self, files: Mapping[str, bytes]) -> str:
         """Digest of a layer of these files, stored once."""
@@ -125,7 +134,7 @@ class Bench:
             reach=plan.reach, hash_seed=plan.hash_seed, output_bytes_max=plan.output_bytes_max,
         )  # fmt: skip
         for _ in range(_STARVED_MAX):
-            async with self._slots:
+            async with self.slot():
                 record, starved = await self._run_once(spec, whole)
             if not starved:
                 return record
@@ -156,7 +165,7 @@ class Bench:
         named = {path: digest_bytes(content) for path, content in tests.items()}
         key = digest([_BASELINE_VERSION, self.world.image, self.world.wheels, self.world.plugins, source, named, plan])
         if (kept := self._kept.load(key)) is not None:
-            with contextlib.suppress(IntegrityError):  # of another version: it can be made again
+            with suppress(IntegrityError):  # of another version: it can be made again
                 return decode_own(kept, SuiteRecord)
         record = await self.run(tree, source, tests, plan, data_class=data_class)
         if record.complete:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -17,7 +18,7 @@ from ropewalk.reward.ports import GradingSandboxes
 from ropewalk.security.marks import Marks
 from ropewalk.store.contract import Blobs
 from ropewalk.tasks.assembly import Assembly
-from ropewalk.tasks.bench import Bench, BuildWorld
+from ropewalk.tasks.bench import Bench, BuildWorld, Room
 from ropewalk.tasks.journal import Attempts, BuildJournal
 from ropewalk.tasks.leaks import Scanner
 from ropewalk.tasks.mutants import MutantBuilder
@@ -69,7 +70,8 @@ class Workshop:
         folder: for baselines, progress and scan indexes: `<state>/tasks`.
         marks: for `tasks.journal.PURPOSE`.
         wheels: layers of requirements.
-        parallel: sandboxes that work at the same time.
+        parallel: slots, in which sandboxes work at the same time.
+        room: for the sandboxes of one slot (`tasks.bench.SLOT_SANDBOXES`).
     """
 
     sandboxes: GradingSandboxes
@@ -81,6 +83,7 @@ class Workshop:
     marks: Marks
     wheels: tuple[str, ...] = ()
     parallel: int = 2
+    room: Room = nullcontext
     clock: Clock = field(default_factory=SystemClock)
 
 
@@ -125,7 +128,8 @@ class _Run:
             plugins=plan.plugins,
         )  # fmt: skip
         bench = Bench(
-            shop.sandboxes, shop.blobs, shop.layers, world, shop.folder, shop.marks, shop.clock, shop.parallel
+            shop.sandboxes, shop.blobs, shop.layers, world, shop.folder, shop.marks, shop.clock, shop.parallel,
+            shop.room,
         )  # fmt: skip
         grader = Grader(shop.sandboxes, shop.blobs, tenant=plan.tenant, clock=shop.clock)
         scanner = Scanner(shop.layers, shop.folder / "indexes", shop.marks)

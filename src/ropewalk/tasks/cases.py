@@ -285,7 +285,7 @@ async def _sides(bench: Bench, problem: Problem, wrong: str, right: str) -> Asyn
         # As the suite has them: a module's own path must be the same there.
         return _Side(sandbox, tuple(posixpath.normpath(f"{WORKDIR}/{path}") for path in paths))
 
-    async with bench.slots, AsyncExitStack() as stack:
+    async with bench.slot(), AsyncExitStack() as stack:
         yield _Sides(await open_side(stack, wrong), await open_side(stack, right))
 
 

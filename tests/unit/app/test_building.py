@@ -15,9 +15,15 @@ from ropewalk.app import building
 from ropewalk.app.building import Gathered, build_tasks, choose, plan_build
 from ropewalk.app.custody import Custody
 from ropewalk.app.machines import Machines
+from ropewalk.core import limits
 from ropewalk.core.errors import CallerError, DeniedError
+from ropewalk.core.limits import GIB
 from ropewalk.interface.task import Task, TaskKind, TaskOrigin
+from ropewalk.orchestration.drivers.local import LocalFleet
+from ropewalk.orchestration.machine import Machine
 from ropewalk.rollout.plan import SourcePlan, TasksPlan
+from ropewalk.tasks.bench import SLOT_SANDBOXES
+from ropewalk.tasks.builder import Workshop
 from ropewalk.tasks.pins import load_pins
 from ropewalk.tasks.records import (
     BuildEvent,
@@ -137,8 +143,11 @@ async def test_one_build_says_why_fewer_tasks_came(tmp_path: Path, monkeypatch: 
         rejections=(refused,),
     )  # fmt: skip
 
+    shops: list[Workshop] = []
+
     class Builder:
-        def __init__(self, shop: object) -> None: ...
+        def __init__(self, shop: Workshop) -> None:
+            shops.append(shop)
 
         async def build(self, plan: BuildPlan, **_: object) -> YieldReport:
             return YieldReport(sources=(source,), seconds=0)
@@ -147,6 +156,8 @@ async def test_one_build_says_why_fewer_tasks_came(tmp_path: Path, monkeypatch: 
         return SimpleNamespace(digest="c" * 64, layers=())
 
     monkeypatch.setattr(building, "TaskBuilder", Builder)
+    monkeypatch.setattr(building, "measure", lambda: Machine(cpus=1.5, memory_bytes=8 * GIB, notes=()))
+    monkeypatch.setattr("os.cpu_count", lambda: 64)
     monkeypatch.setattr(building, "task_statements", lambda tasks, wheels: [])
     monkeypatch.setattr(Machines, "image", image)
     told: list[BuildEvent] = []
@@ -157,6 +168,22 @@ async def test_one_build_says_why_fewer_tasks_came(tmp_path: Path, monkeypatch: 
         assert [event.detail for event in told if event.stage == "fewer"] == [made.fewer]
         enough = await build_tasks(custody, Machines(custody), plan, count=1, tell=told.append)
     assert enough.fewer == "" and len(told) == 1
+    assert shops[0].parallel == 3, "what this process may use counts, not what the board carries"
+
+
+async def test_a_builds_sandboxes_have_their_room_in_the_fleet() -> None:
+    fleet = LocalFleet(machine=Machine(cpus=4, memory_bytes=9 * GIB, notes=()))
+    free = fleet.capacity().memory_bytes_free
+    for declares, each in (((), limits.SANDBOX_MEMORY_BYTES),
+                           (("disk_in_memory",), limits.SANDBOX_MEMORY_BYTES + limits.SANDBOX_DISK_BYTES)):  # fmt: skip
+        machines: Any = SimpleNamespace(fleet=fleet, tenant="t", declares=declares)
+        async with building._room(machines):
+            assert fleet.capacity().memory_bytes_free == free - SLOT_SANDBOXES * each
+    small: Any = SimpleNamespace(
+        fleet=LocalFleet(machine=Machine(cpus=1, memory_bytes=GIB, notes=())), tenant="t", declares=("disk_in_memory",)
+    )
+    async with building._room(small):
+        assert small.fleet.capacity().memory_bytes_free == 0, "all that there is"
 
 
 @pytest.mark.parametrize("position", ["before", "after", "mutant"])

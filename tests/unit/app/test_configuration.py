@@ -37,14 +37,15 @@ def test_air_gapped_refuses_the_network() -> None:
 
 def test_own_profile_by_path(tmp_path: Path) -> None:
     path = tmp_path / "small.toml"
-    path.write_text("[sandbox]\nmemory_mib = 128\n")
-    assert open_profile(str(path)).family(SandboxSettings).memory_mib == 128
-    path.write_text("[sandbox]\nmemory = 128\n")
-    with pytest.raises(CallerError, match="unknown field"):
-        open_profile(str(path))
+    path.write_text("[sandbox.defaults]\nmemory_mib = 128\n")
+    assert open_profile(str(path)).family(SandboxSettings).defaults.memory_mib == 128
+    for unknown in ("[sandbox.defaults]\nmemory = 128\n", "[sandbox]\nmemory_mib = 128\n"):
+        path.write_text(unknown)
+        with pytest.raises(CallerError, match="unknown field"):
+            open_profile(str(path))
 
 
-@pytest.mark.parametrize("text", ["", "[sandbox]\nmemory_mib = 128\n", 'tenant = ""\n'])
+@pytest.mark.parametrize("text", ["", "[sandbox.defaults]\nmemory_mib = 128\n", 'tenant = ""\n'])
 def test_only_the_profiles_that_ship_have_a_tenant_by_themselves(tmp_path: Path, text: str) -> None:
     path = tmp_path / "clinic.toml"
     path.write_text(text)

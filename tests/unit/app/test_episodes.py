@@ -153,13 +153,14 @@ async def test_the_operator_reads_why_an_episode_was_not_paid_and_no_held_out_na
     before = outcome_of(custody, row.id)  # type: ignore[arg-type]
     assert before.reward is None and outcome_lines(before) == ["reward  none yet: planned"]
 
-    grade = place.world.judge.grade
+    judge: Any = place.world.judge_on(place.world.sandboxes)
+    grade = judge.grade
 
     async def graded(*words: Any, **more: Any) -> Verdict:
         plain = to_plain(await grade(*words, **more)) | {"outcomes": {"secret_a": False, "secret_b": True}}
         return decode_own(canonical_bytes(plain), Verdict)
 
-    place.world.judge.grade = graded  # type: ignore[method-assign]
+    judge.grade = graded
     await RunLoop(place.world, place.journal, place.run, policies={"noop": NoopPolicy()}).work()
     outcome = outcome_of(custody, row.id)  # type: ignore[arg-type]
     assert outcome.reward is not None and (outcome.held_out, outcome.held_out_failed) == (2, 1)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ropewalk.app.plan_checks import check_plan
 from ropewalk.app.ropewalk import Ropewalk
 from ropewalk.core.errors import CallerError
 from ropewalk.rollout.plan import Plan, PricePlan, TasksPlan
@@ -23,7 +24,7 @@ async def test_prices_that_make_no_sense_start_nothing(tmp_path: Path, price: Pr
     plan = Plan(price=price, tasks=TasksPlan(ids=("task:0",)))
     async with Ropewalk.open(state=tmp_path / "state") as rw:
         with pytest.raises(CallerError, match=r"\[price\]") as refused:
-            rw.check(plan)
+            check_plan(plan, rw.profile)
         assert said in refused.value.message
         with pytest.raises(CallerError, match=r"\[price\]"):
             await rw.run(plan)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import anyio
 import pytest
 
 from ropewalk.app.custody import Custody
+from ropewalk.app.facade import RopewalkSync
 from ropewalk.app.machines import Machines
 from ropewalk.app.ropewalk import Ropewalk
 from ropewalk.app.runs import Run
@@ -19,6 +21,7 @@ from ropewalk.provenance.graph import LineageIndex
 from ropewalk.rollout.begin import begin_run
 from ropewalk.rollout.plan import OpenAISettings, Plan, PoliciesPlan, PolicyName, RunPlan
 from ropewalk.rollout.policies.contract import ContextKind
+from ropewalk.rollout.policies.fixed import NoopPolicy, OraclePolicy
 from ropewalk.store.database import Database
 from tests.unit.rollout.worlds import Durable
 
@@ -100,6 +103,41 @@ async def test_every_reader_of_a_run_gets_every_reward_when_it_is_there(tmp_path
                     group.start_soon(read, place)
                 go_on()
     assert len(set(got[0])) == 4 and got[0] == got[1] == got[2] and got[3] == got[0][:1]
+
+
+async def test_a_finished_run_is_found_and_read(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    plan = Plan(run=RunPlan(policies=(PolicyName.NOOP, PolicyName.ORACLE), group=2))
+    async with Ropewalk.open(state=state) as rw:
+        assert await rw.runs() == ()
+        durable = Durable(tmp_path, blobs=rw.custody.blobs)  # type: ignore[arg-type]
+        world = replace(durable.world(), recorder=rw.custody.recorder)
+        id = begin_run(world, rw.custody.journal, plan, [durable.task()])
+        async with anyio.create_task_group() as group:
+            run = Run(id, rw.custody)
+            run.start(group, world, {"noop": NoopPolicy(), "oracle": OraclePolicy()})
+            await run.wait()
+    async with Ropewalk.open(state=state) as rw:
+        assert [each.id for each in await rw.runs()] == [id]
+        found = await rw.open_run(id)
+        assert (await found.wait()).state == "complete"
+        assert sorted([reward.value async for reward in found.rewards()]) == [0.0, 0.0, 1.0, 1.0]
+        assert await found.export(tmp_path / "all.jsonl") == 4 == len((tmp_path / "all.jsonl").read_text().splitlines())
+        assert await found.export(tmp_path / "each", format="atif") == 4 == len(list((tmp_path / "each").iterdir()))
+        assert "<html" in (await found.report(tmp_path / "report.html")).read_text()
+        assert (await found.report()).is_relative_to(state)
+        with pytest.raises(CallerError):
+            await rw.open_run("run:nobody")
+    with RopewalkSync.open(state=state) as sync:
+        (same,) = sync.runs()
+        assert (same.id, same.row.state, len(list(same.rewards()))) == (id, "complete", 4)
+        assert sync.open_run(id).export(tmp_path / "again.jsonl") == 4
+
+
+def test_both_faces_open_alike(tmp_path: Path) -> None:
+    assert inspect.signature(RopewalkSync.open).parameters == inspect.signature(Ropewalk.open).parameters
+    with pytest.raises(CallerError, match="no_such_driver"), RopewalkSync.open(state=tmp_path, driver="no_such_driver"):
+        pass
 
 
 @pytest.mark.parametrize(

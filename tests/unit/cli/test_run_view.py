@@ -51,6 +51,29 @@ def test_a_resumed_run_names_its_tasks(capsys: pytest.CaptureFixture[str], monke
     assert "toolz mutant (0a1b0a1b) noop #0 reward 0" in said and "task:" not in said
 
 
+def test_what_failed_is_only_said_to_begin_anew_where_it_does(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ropewalk.cli.board.PLAIN_PERIOD_S", 0.0)
+    with Board() as board:
+        board.begin("Run", total=1)
+        watch = RunWatch(board)
+        for stage, cause in (("play", "sandbox_lost"), ("play", "endpoint_refused"), ("grade", "starved")):
+            for again in (True, False):
+                watch.observe(
+                    events.AttemptFailed(
+                        run="run:1", episode="episode:1", attempt=1, stage=stage, again=again, cause=cause, detail=""
+                    )
+                )
+    said = capsys.readouterr().err
+    for words in (
+        "lost on our side (sandbox_lost), begins anew", "lost on our side (sandbox_lost), is not scored",
+        "the endpoint failed (endpoint_refused), begins anew", "the endpoint failed (endpoint_refused), is not scored",
+        "its grading failed (starved), is graded anew", "its grading failed (starved), is not scored",
+    ):  # fmt: skip
+        assert said.count(words) == 1
+
+
 def test_counts_of_one_are_singular(capsys: pytest.CaptureFixture[str]) -> None:
     with Board() as board:
         board.begin("Build", total=1, unit="sources")
@@ -66,6 +89,15 @@ def columns(capsys: pytest.CaptureFixture[str], rows: Sequence[Sequence[object]]
 def test_a_column_without_content_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
     assert columns(capsys, [("a", "", 1), ("b", None, 0)]) == ["task", "n"]
     assert columns(capsys, [("a", "", 1), ("b", "x", 0)]) == ["task", "note", "n"]
+
+
+def test_a_script_finds_each_row_on_one_line_however_wide(capsys: pytest.CaptureFixture[str]) -> None:
+    ids = [f"{kind}:{'0A' * 13}" for kind in ("reward", "episode", "task", "run", "snapshot", "statement")]
+    print_table(
+        ("reward", "episode", "task", "run", "snapshot", ">statement", "note"), [(*ids, "z" * 300)], empty="none"
+    )
+    _, line = capsys.readouterr().out.splitlines()
+    assert line.split() == [*ids, "z" * 300]
 
 
 def test_long_names_fold_on_a_terminal_and_are_whole_elsewhere(

@@ -177,7 +177,7 @@ async def test_a_crashing_policy_is_not_scored(tmp_path: Path) -> None:
 
     played = await play(tmp_path, Acting(act))
     assert played.trouble is not None and played.trouble.cause == "policy_crashed" and not played.trouble.retriable
-    assert played.record.termination.ours and played.record.bundle is None
+    assert played.record.termination.ours and played.record.truncated and played.record.bundle is None
 
 
 @pytest.mark.parametrize("told_by", ["sandbox", "fork", "policy"])

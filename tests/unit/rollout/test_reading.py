@@ -226,6 +226,7 @@ async def test_an_unreachable_endpoint_is_no_zero(tmp_path: Path) -> None:
     lost = [line for line in lines if line["policy"].startswith("openai")]
     assert all(line["reward"] is None and not line["mask"]["loss"] and line["mask"]["unscored"] for line in lost)
     assert {line["cause"] for line in lost} == {"endpoint_unreachable"}
+    assert all(line["truncated"] and line["mask"]["truncated"] and not line["terminated"] for line in lost)
     refused = next(each for each in findings if each.kind is FindingKind.GROUP_REFUSED)
     (whose,) = (each for each in findings if each.kind is FindingKind.INFRASTRUCTURE)
     assert whose.title.startswith("The endpoint failed 8 of 8 attempts"), "none came through, and controls ask nobody"
@@ -285,6 +286,22 @@ async def test_jsonl(tmp_path: Path) -> None:
         "unscored": False, "infrastructure": False, "truncated": False, "group_incomplete": False, "loss": True,
     }  # fmt: skip
     assert talk["steps"][0]["files_changed"] and talk["steps"][0]["tokens"] == {"completion": 7, "prompt": 100}
+
+
+async def test_exports_count_held_out_tests_and_never_name_them(tmp_path: Path) -> None:
+    durable, _, run = await played(tmp_path, "mixed", tasks=1)
+    loaded = durable.loaded(run)
+    named = tuple(
+        msgspec.structs.replace(
+            each, verdict=msgspec.structs.replace(each.verdict, outcomes={"secret_a": False, "secret_b": True})
+        )
+        for each in loaded.episodes
+        if each.verdict
+    )
+    loaded = msgspec.structs.replace(loaded, episodes=named)
+    lines = [json.loads(line) for line in export_jsonl(loaded, blobs_of(durable))]
+    assert {(line["verdict"]["held_out"], line["verdict"]["held_out_failed"]) for line in lines} == {(2, 1)}
+    assert "secret_" not in json.dumps([lines, *export_atif(loaded, blobs_of(durable))])
 
 
 STEP_FIELDS = {

@@ -302,10 +302,11 @@ class Durable:
 
     def world(self) -> RunWorld:
         """A world as a fresh process finds it."""
+        judge = MemoryJudge(self.blobs)
         return RunWorld(
             sandboxes=MemorySandboxes(self.snapshots),  # type: ignore[arg-type]
             blobs=self.blobs,  # type: ignore[arg-type]
-            judge=MemoryJudge(self.blobs),
+            judge_on=lambda sandboxes: judge,
             recorder=self.recorder,
             marks=self.marks,
             fleet=LocalFleet(LocalFleetConfig(), machine=Machine(cpus=4.0, memory_bytes=1 << 33, notes=())),

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import anyio
+import anyio.lowlevel
 import pytest
 
 from ropewalk.core.clock import SystemClock
 from ropewalk.core.outcomes import Termination
 from ropewalk.interface.task import TaskKind
-from ropewalk.reward.suite import SuiteRecord, TestOutcome
+from ropewalk.reward.suite import SuitePlan, SuiteRecord, TestOutcome
 from ropewalk.tasks.baselines import left_out, missing_modules, nothing_passes
+from ropewalk.tasks.bench import Bench as RealBench
+from ropewalk.tasks.bench import BuildWorld
 from ropewalk.tasks.killers import find_killers, make_pair
 from ropewalk.tasks.mutants import MutantBuilder
 from ropewalk.tasks.quota import Quota
@@ -101,6 +110,50 @@ class Bench:
 
     async def baseline(self, *_: object, **__: object) -> SuiteRecord:
         return self._record
+
+
+async def test_no_sandbox_of_a_suite_is_made_without_its_room(tmp_path: Path) -> None:
+    rooms = live = most = 0
+
+    @asynccontextmanager
+    async def room() -> AsyncIterator[None]:
+        nonlocal rooms
+        rooms += 1
+        yield
+        rooms -= 1
+
+    class Box:
+        async def close(self) -> None:
+            nonlocal live
+            live -= 1
+
+    class Sandboxes:
+        async def create(self, spec: object) -> Box:
+            nonlocal live, most
+            live += 1
+            most = max(most, live)
+            assert live <= rooms
+            await anyio.lowlevel.checkpoint()
+            return Box()
+
+    class Runner:
+        async def run(self, box: object, plan: object) -> SuiteRecord:
+            return suite(GOOD)
+
+    nothing: Any = None
+    made: Any = Sandboxes()
+    layers: Any = SimpleNamespace(add_files=lambda files: SimpleNamespace(digest="c" * 64))
+    runner: Any = Runner()
+    bench = RealBench(
+        made, nothing, layers, BuildWorld(tenant="t", image="d" * 64, image_layers=()), tmp_path, parallel=2, room=room,
+        runner=runner,
+    )  # fmt: skip
+    async with anyio.create_task_group() as group:
+        for _ in range(5):
+            group.start_soon(
+                partial(bench.run, tree(), "e" * 64, {}, SuitePlan(workdir="/", files=()), data_class="public")
+            )
+    assert most == 2 and not rooms
 
 
 PLAN = MutantPlan(

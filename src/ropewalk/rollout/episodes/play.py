@@ -243,8 +243,8 @@ class Attempt:
             snapshot=self._snapshot,
             steps=steps,
             termination=end.termination,
-            # A limit ended it from outside, whoever tells of it: such an end is never the episode's own.
-            truncated=end.truncated or end.termination is Termination.TIMEOUT,
+            # A limit or our side ended it from outside, whoever tells of it: such an end is never the episode's own.
+            truncated=end.truncated or end.termination is Termination.TIMEOUT or end.termination.ours,
             detail=clean_text(end.detail[:2000]),
             bundle=digest(self._bundle) if self._bundle else None,
             started_s=started_s,

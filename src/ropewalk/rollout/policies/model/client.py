@@ -26,8 +26,8 @@ BACKOFF_S_MAX = 30.0
 RETRY_AFTER_S_MAX = 120.0
 DEAD_AFTER = 3
 """Requests in a row that failed with all their retries, or that the endpoint would not let in: it is taken for dead,
-and the run stops before it makes an unscored episode of all that is left. One that
-never answered anything is dead at once."""
+and the run stops before it makes an unscored episode of all that is left. One that never answered anything is dead at
+once, and so is one that refuses a request before it ever gave a completion: most likely it would refuse them all."""
 _AGAIN = {408, 409, 425, 429}
 _NOT_LET_IN = {401, 403, 404}
 _NEVER_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
@@ -76,6 +76,8 @@ class ChatClient:
         self._failed_in_row = 0
         self._answered = False
         """Whether anything ever came back from it."""
+        self._completed = False
+        """Whether it ever gave a completion, to this run."""
         self._spending = Spending(settings)
         self._key = key
         self._http = httpx2.AsyncClient(
@@ -89,7 +91,8 @@ class ChatClient:
         )
 
     def spent(self, tokens_prompt: float, tokens_completion: float) -> None:
-        """Counts tokens towards the cost."""
+        """Counts tokens of earlier parts of the run towards the cost. Who answered those takes the requests of this."""
+        self._completed = self._completed or tokens_completion > 0
         self._spending.add(tokens_prompt, tokens_completion)
 
     async def close(self) -> None:
@@ -115,14 +118,15 @@ class ChatClient:
             PolicyFailedError: `endpoint_unreachable`, `endpoint_overloaded` or `endpoint_garbage` after all retries;
                 `endpoint_refused`: the request is refused, and would be again; `cost_cap`.
         """
-        body = {
+        body: dict[str, Any] = {
             "model": self._settings.model,
             "messages": messages,
             "tools": tools,
-            "temperature": self._settings.temperature,
-            "max_tokens": tokens_max,
+            str(self._settings.answer_limit): tokens_max,
             "seed": seed % 2**31,
         }
+        if self._settings.temperature_sent:
+            body["temperature"] = self._settings.temperature
         data = json.dumps(body).encode()
         async with self._slots:
             completion, taken = await self._with_retries(data, tokens_max, {} if tokens is None else tokens)
@@ -139,6 +143,7 @@ class ChatClient:
                 ) as one:
                     completion = await self._once(data, one)
                 self._failed_in_row = 0
+                self._completed = True
                 return completion, one
             except _Again as again:
                 log.info("chat completion failed (%s), try %d of %d: %s", again.cause, attempt, tries, again.detail)
@@ -147,7 +152,7 @@ class ChatClient:
                         f"{self._url} gave no completion in {tries} tries: {again.detail}.",
                         cause=again.cause,
                         retriable=False,
-                        for_all=self._is_dead(),
+                        for_all=self._is_dead(alive=self._answered),
                         next_step="check base_url and that the model server runs.",
                     ) from again
                 await self._sleep(self._pause_s(attempt, again.retry_after_s))
@@ -188,14 +193,15 @@ class ChatClient:
             f"{self._url} refuses the request: {detail}.",
             cause="endpoint_refused",
             retriable=False,
-            for_all=status in _NOT_LET_IN and self._is_dead(),
-            next_step="check the model's name, the key's reference and base_url.",
+            for_all=(status in _NOT_LET_IN or not self._completed) and self._is_dead(alive=self._completed),
+            next_step="check the model's name, the key's reference and base_url; where it takes no max_tokens or "
+            "temperature, policy.openai.answer_limit and policy.openai.temperature_sent.",
         )
 
-    def _is_dead(self) -> bool:
-        """Counts a failure; whether there were too many in a row, or it never answered anything."""
+    def _is_dead(self, *, alive: bool) -> bool:
+        """Counts a failure; whether there were too many in a row, or it never showed that it is `alive`."""
         self._failed_in_row += 1
-        return self._failed_in_row >= DEAD_AFTER or not self._answered
+        return self._failed_in_row >= DEAD_AFTER or not alive
 
     def _pause_s(self, attempt: int, retry_after_s: float | None) -> float:
         backoff_s = min(BACKOFF_S * 2.0 ** (attempt - 1), BACKOFF_S_MAX) * self._chance.uniform(0.5, 1.0)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from ropewalk.core.clock import Clock, SystemClock
 from ropewalk.core.outcomes import Termination
-from ropewalk.interface.episode import Message, ToolCall, ToolResult
+from ropewalk.interface.episode import Message
+from ropewalk.rollout.chat import chat_answer, chat_message
 from ropewalk.rollout.episodes.context import AgentContext, TaskView
 from ropewalk.rollout.plan import OpenAISettings
 from ropewalk.rollout.policies.contract import ContextKind, PolicyEnd
@@ -37,7 +38,10 @@ class OpenAIPolicy:
 
     @property
     def name(self) -> str:
-        return f"openai({self._settings.model}, temperature={self._settings.temperature:g})"
+        settings = self._settings
+        return (
+            f"openai({settings.model}{f', temperature={settings.temperature:g}' if settings.temperature_sent else ''})"
+        )
 
     async def close(self) -> None:
         """Closes connections."""
@@ -54,7 +58,7 @@ class OpenAIPolicy:
             PolicyFailedError: the endpoint failed for good, or the run's cost cap is reached.
         """
         new = [Message(role="system", content=SYSTEM), Message(role="user", content=first_words(context.task))]
-        conversation = [_plain(message) for message in new]
+        conversation = [chat_message(message) for message in new]
         tokens_left, tools = self._settings.token_budget, context.tools
         while True:
             if context.steps_left < 1:
@@ -85,17 +89,15 @@ class OpenAIPolicy:
             )
             for name, count in (("prompt", prompt), ("completion", answered)):
                 context.tokens_unrecorded[name] -= count
-            conversation.append(_plain(said))
-            conversation += [
-                _answer(call, result) for call, result in zip(completion.calls, results, strict=True)
-            ]  # fmt: skip
+            conversation.append(chat_message(said))
+            conversation += map(chat_answer, completion.calls, results)
             new = []
             if completion.calls:
                 continue
             if completion.finish_reason != "length":
                 return None
             new = [Message(role="user", content=GO_ON)]
-            conversation.append(_plain(new[0]))
+            conversation.append(chat_message(new[0]))
 
 
 def first_words(task: TaskView) -> str:
@@ -106,25 +108,6 @@ def first_words(task: TaskView) -> str:
         command = " ".join([*task.test_command, *task.visible_killers])
         where += f" These tests fail and must pass:\n{listed}\n\nRun them with: {command}"
     return f"{task.prompt.rstrip()}\n\n{where}\nYou may change files that match: {', '.join(task.editable)}"
-
-
-def _plain(message: Message) -> dict[str, Any]:
-    plain: dict[str, Any] = {"role": message.role, "content": message.content}
-    if message.tool_calls:
-        plain["tool_calls"] = [
-            {
-                "id": call.id,
-                "type": "function",
-                "function": {"name": call.name, "arguments": json.dumps(call.arguments)},
-            }
-            for call in message.tool_calls
-        ]
-    return plain
-
-
-def _answer(call: ToolCall, result: ToolResult) -> dict[str, Any]:
-    shown = result.output if result.exit_code in (0, None) else f"{result.output}\n[exit code {result.exit_code}]"
-    return {"role": "tool", "tool_call_id": call.id, "content": shown}
 
 
 def _stop(detail: str) -> PolicyEnd:
