@@ -90,6 +90,7 @@ class ImageWork:
         access = Access(
             allow=self._profile.allow_registry, credentials=Credentials(references, config),
             mirrors=self._mirrors(reference.host), insecure_http=insecure_http, stop=stop,
+            proxies=self._any_registry,
         )  # fmt: skip
         access.allow(reference.host.rpartition(":")[0] or reference.host)
 
@@ -194,12 +195,11 @@ class ImageWork:
         found = file or next((p for n in ("Dockerfile", "Containerfile") if (p := context / n).is_file()), None)
         if found is None or not context.is_dir():
             raise CallerError(f"{context} is no folder with a Dockerfile.", next_step="name both: CONTEXT --file FILE.")
-        offline = ANY not in self._profile.network.registries
         stop = threading.Event()
 
         def build() -> ImageRecord:
             with staging_folder(self._layout.images, "image") as folder:
-                builder = Builder(folder, offline=offline, stop=stop, tell=tell)
+                builder = Builder(folder, offline=not self._any_registry, stop=stop, tell=tell)
                 for base in base_names(found):
                     self._lend(base, builder, folder / "base.tar")
                 layout = builder.build(context, found, arguments=arguments or {}, target=target)
@@ -225,6 +225,11 @@ class ImageWork:
         record = msgspec.structs.replace(record, names=(full,))
         export(record, self._machines.layers, archive, Format.DOCKER)
         builder.lend(archive)
+
+    @property
+    def _any_registry(self) -> bool:
+        """Whether the network is open; where it is closed but for a list, nobody else is asked on the way either."""
+        return ANY in self._profile.network.registries
 
     def _mirrors(self, host: str) -> tuple[str, ...]:
         mirrors = self._settings.mirrors.get(host, ())
