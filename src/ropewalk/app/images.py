@@ -6,14 +6,14 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import anyio
 import anyio.to_thread
 import msgspec
 
 from ropewalk.app.configuration import ImageSettings
-from ropewalk.app.ground import StandsOnGround
+from ropewalk.app.machines import Machines
 from ropewalk.core.errors import CallerError, UnavailableError
 from ropewalk.machinery.profile import ANY, Profile
 from ropewalk.sandbox.images import ImageRecord
@@ -28,9 +28,7 @@ from ropewalk.sandbox.oci.registry import Access, Registry
 from ropewalk.sandbox.oci.sources import ImageSource, RegistrySource, opened
 from ropewalk.sandbox.staging import staging_folder
 from ropewalk.security.data_classes import Use, check_allowed
-
-if TYPE_CHECKING:
-    from ropewalk.app.machines import Machines
+from ropewalk.security.data_classes import data_class as known_class
 
 T = TypeVar("T")
 _TRIES = 3
@@ -40,7 +38,8 @@ _TRIES = 3
 class ImageWork:
     """What `Ropewalk` does with images. Belongs to one event loop."""
 
-    def __init__(self, ground: StandsOnGround, machines: Machines) -> None:
+    def __init__(self, machines: Machines) -> None:
+        ground = machines.ground
         self._layout = ground.layout
         self._profile: Profile = ground.profile
         self._settings = ground.profile.family(ImageSettings)
@@ -251,6 +250,8 @@ class ImageWork:
     async def _made(
         self, make: Callable[[], ImageRecord], stop: threading.Event, data_class: str | None
     ) -> ImageRecord:
+        if data_class is not None:
+            known_class(data_class)  # before anything is fetched or stored
         for tries in range(1, _TRIES + 1):
             record = await _stoppable(make, stop)
             try:

@@ -24,6 +24,7 @@ from ropewalk.core.limits import MIB
 if TYPE_CHECKING:
     from ropewalk.app.machines import Machines
     from ropewalk.sandbox.contract import SandboxRecord
+    from ropewalk.sandbox.images import ImageRecord
     from ropewalk.sandbox.process import ExecResult
     from ropewalk.sandbox.sandbox import Sandbox
 
@@ -80,11 +81,14 @@ async def create(
             one.
         json: Print JSON.
     """
+    from ropewalk.app.machines import on_disk
     from ropewalk.sandbox.contract import Lease
 
+    path = on_disk(image)
     async with machines(place) as here:
+        record = await _imported(here, path, data_class) if path else image
         spec = await here.spec(
-            image, memory_mib=memory_mib, disk_mib=disk_mib, cpus=cpus, processes_max=processes_max,
+            record, memory_mib=memory_mib, disk_mib=disk_mib, cpus=cpus, processes_max=processes_max,
             env=variables(env or []), user=user, workdir=workdir, labels=variables(label or [], what="label"),
             idle_timeout_s=idle_timeout_s, data_class=data_class, lease=Lease.DETACHED,
         )  # fmt: skip
@@ -285,8 +289,15 @@ async def ls(*, json: bool = False, place: Place = HERE) -> int:
     print_table(
         ("sandbox", "driver", "since", "lease", ">memory MiB", "forked from", "labels"),
         (
-            (r.id, r.driver, utc(r.created_s), r.spec.lease, r.spec.memory_bytes // MIB, r.snapshot or "",
-             " ".join(f"{name}={value}" for name, value in sorted(r.spec.labels.items())))
+            (
+                r.id,
+                r.driver,
+                utc(r.created_s),
+                r.spec.lease,
+                r.spec.memory_bytes // MIB,
+                r.snapshot or "",
+                " ".join(f"{name}={value}" for name, value in sorted(r.spec.labels.items())),
+            )
             for r in records
         ),
         empty="No sandbox runs. Next: ropewalk sandbox create",
@@ -339,6 +350,12 @@ async def _reached(place: Place, sandbox: str) -> AsyncIterator[Sandbox]:
     """A sandbox that runs, by its id; it goes on afterwards."""
     async with machines(place) as here, _found(here, sandbox) as reached:
         yield reached
+
+
+async def _imported(here: Machines, path: Path, data_class: str | None) -> ImageRecord:
+    from ropewalk.app.images import ImageWork  # and an HTTP client, which the other commands do without
+
+    return await ImageWork(here).import_file(path, data_class=data_class)
 
 
 async def _id(here: Machines, sandbox: str) -> str:
