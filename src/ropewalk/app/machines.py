@@ -15,6 +15,7 @@ from ropewalk.app.configuration import FleetSettings, SandboxSettings
 from ropewalk.app.ground import StandsOnGround, open_ground
 from ropewalk.core.errors import CallerError
 from ropewalk.core.limits import MIB
+from ropewalk.orchestration.contract import FleetProbe
 from ropewalk.orchestration.fleet import open_fleet
 from ropewalk.sandbox import drivers
 from ropewalk.sandbox.contract import Probe, SandboxDriver, SandboxSpec
@@ -159,6 +160,15 @@ def _whole(size: object, name: str) -> int:
     if not isinstance(size, int) or isinstance(size, bool) or size <= 0:
         raise CallerError(f"{name} is {str(size)[:40]!r}.", next_step="give a whole number of MiB above 0.")
     return size
+
+
+def probe_fleet(settings: FleetSettings) -> FleetProbe:
+    """What the profile's fleet driver finds.
+
+    Raises:
+        CallerError: there is no such driver, or settings that it cannot have.
+    """
+    return open_fleet(settings.driver, config=settings.local).probe()
 
 
 def probe_driver(name: str, layout: Layout) -> Probe:
