@@ -139,6 +139,29 @@ def test_creates_that_are_repeated_under_one_id_make_one_sandbox(state: Path, sa
         assert ropewalk("sandbox", "kill", id, other, state=state).code == 0
 
 
+def test_a_sandbox_is_given_variables_a_user_a_folder_and_labels(state: Path, sandbox: str, tmp_path: Path) -> None:
+    words = ("--env", "A=1=2", "--env", "B=", "--user", "65534", "--workdir", "/there/here", "--processes-max", "9")
+    made = ropewalk("sandbox", "create", *words, "--label", "job=17", "--label", "by=me", "--json", state=state)
+    assert made.code == 0, made.err
+    id, spec = made.json["id"], made.json["spec"]
+    assert (spec["processes_max"], spec["labels"]) == (9, {"job": "17", "by": "me"})
+    assert run(state, id, 'echo "$A|$B|$PWD|$(id -u)"').out == "1=2||/there/here|65534\n"
+    listed = ropewalk("sandbox", "ls", state=state).out
+    assert "labels" in listed and "by=me job=17" in listed
+    for wrong in (("--env", "nonsense"), ("--label", "nonsense"), ("--label", "=x"), ("--env", ""), ("--workdir", "x")):
+        assert ropewalk("sandbox", "create", *wrong, state=state).code == 2, wrong
+    beginning = next(id[: 8 + n] for n in range(4, 27) if not sandbox.startswith(id[: 8 + n]))
+    (tmp_path / "a").write_text("a")
+    assert ropewalk("sandbox", "cp", tmp_path / "a", f"{beginning}:/there/a", state=state).code == 0
+    copied = ropewalk("sandbox", "cp", f"{beginning[8:]}:/there/a", tmp_path / "b", "--json", state=state)
+    assert (copied.json["sandbox"], (tmp_path / "b").read_text()) == (id, "a")
+    relative = ropewalk("sandbox", "cp", f"{beginning[8:]}:there/a", tmp_path / "b", state=state)
+    assert relative.code == 2 and "begins with /" in relative.err
+    assert ropewalk("sandbox", "kill", "0000ZZZZ", state=state).code == 2
+    assert ropewalk("sandbox", "kill", beginning, state=state).out == f"ended {id}\n"
+    assert ropewalk("sandbox", "kill", id, state=state).out == f"{id} was not there any more\n"
+
+
 def test_images_that_are_in_use_stay(state: Path, sandbox: str, tmp_path: Path) -> None:
     image = next(row["digest"] for row in ropewalk("image", "ls", "--json", state=state).json)
     refused = ropewalk("image", "rm", image[:16], state=state)

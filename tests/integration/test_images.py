@@ -143,10 +143,16 @@ async def test_a_mirror_is_asked_first_and_the_registry_where_it_has_nothing(hos
         assert full.count("/manifests/1") == 1  # what it answered is what is pulled
 
 
-async def test_the_air_gapped_profile_reaches_loopback_alone(host: str, state: Path) -> None:
+async def test_the_air_gapped_profile_reaches_loopback_alone(
+    host: str, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     push(host, "near", "1", IMAGE)
     async with Ropewalk.open("air-gapped", state=state) as rw:
-        assert await rw.pull(f"{host}/near:1")
+        with serving(FakeRegistry()) as proxy:
+            for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+                monkeypatch.setenv(name, f"http://{proxy.host}")
+            assert await rw.pull(f"{host}/near:1")
+            assert not proxy.requests
         for name in ("debian:bookworm", "ghcr.io/a/b", "127.0.0.1.evil.example/x"):
             with pytest.raises(DeniedError, match="does not allow images from") as refused:
                 await rw.pull(name)

@@ -43,6 +43,14 @@ def host_processes(world: SandboxWorld, sandbox: Sandbox) -> tuple[int, int]:
     return found.pid, found.init_pid
 
 
+def command_line(pid: int) -> list[bytes]:
+    """Its words; none where it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
 def host_ids(pid: int) -> set[int]:
     """All user and group ids of a process, as the host counts."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
@@ -146,14 +154,25 @@ async def test_the_agent_cannot_be_touched(world: SandboxWorld) -> None:
     async with await world.make() as sandbox:
         attack = (
             "kill -9 1; kill -STOP 1; kill -9 -1; "
-            "cat /proc/1/environ /proc/1/mem /proc/1/maps; ls -l /proc/1/fd/; cat /proc/1/fd/3; "
+            "cat /proc/1/environ /proc/1/mem /proc/1/maps; ls -l /proc/1/fd/; cat /proc/1/fd/3 /proc/1/fd/7; "
             "echo x > /.ropewalk/agent/agent; rm -rf /.ropewalk; mv /.ropewalk /gone; "
             "echo 1000 > /proc/1/oom_score_adj; echo x > /proc/1/mem"
         )
         await sandbox.exec(attack, timeout_s=20)
         assert await output(sandbox, "echo alive; ls /.ropewalk") == "alive\nagent"
-        for path in ("/proc/1/mem", "/proc/1/environ", "/proc/1/fd/3"):
+        for path in ("/proc/1/mem", "/proc/1/environ", "/proc/1/fd/3", "/proc/1/fd/7"):
             assert (await sandbox.exec(["cat", path])).exit_code != 0
+
+
+async def test_what_a_sandbox_is_given_is_on_no_command_line(world: SandboxWorld) -> None:
+    """Every user of the host may read all command lines, and every user inside those inside."""
+    async with await world.make(env={"API_KEY": "known-to-few"}) as sandbox:
+        outer, init = host_processes(world, sandbox)
+        assert {b"bwrap", b"agent"} == {command_line(pid)[0].rpartition(b"/")[2] for pid in (outer, init)}
+        assert not any(b"token" in word for pid in (outer, init) for word in command_line(pid))
+        for pid in [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]:
+            assert not any(b"known-to-few" in word for word in command_line(pid))
+        assert await output(sandbox, "echo $API_KEY; ls /proc/self/fd") == "known-to-few\n0\n1\n2\n3"
 
 
 async def test_the_agent_cannot_be_slowed_or_starved(world: SandboxWorld) -> None:

@@ -21,6 +21,7 @@ from ropewalk.core.limits import GIB
 from ropewalk.core.records import Record
 from ropewalk.lake.index import index_url
 from ropewalk.machinery.profile import Profile
+from ropewalk.orchestration.contract import FleetProbe
 from ropewalk.sandbox.contract import Probe
 from ropewalk.store.layout import Layout
 
@@ -29,6 +30,8 @@ MEMORY_BYTES_WANTED: Final = 2 * GIB
 KERNEL_WANTED: Final = (5, 12)
 """Idmapped mounts (mount_setattr) came with Linux 5.12, overlayfs in user namespaces with 5.11."""
 CONNECT_TIMEOUT_S: Final = 3.0
+_NEEDED: Final = ("machine", "sandbox", "fleet", "state")
+"""What the main job cannot run without."""
 _LIMITING: Final = ("cpu", "memory", "pids")
 """Control group controllers that bound a sandbox."""
 _IN_WORDS: Final = {
@@ -65,13 +68,21 @@ class Diagnosis(Record):
     probes: tuple[Probe, ...]
 
 
-def examine(profile: Profile, layout: Layout, *, probe: Callable[[], Probe], network: bool = True) -> Diagnosis:
+def examine(
+    profile: Profile,
+    layout: Layout,
+    *,
+    probe: Callable[[], Probe],
+    fleet: Callable[[], FleetProbe],
+    network: bool = True,
+) -> Diagnosis:
     """Looks at everything. What cannot be looked at is a check of its own, and ends nothing.
 
     Args:
         profile: decides whether the network is asked at all.
         layout: of the state directory.
         probe: of the profile's sandbox driver.
+        fleet: of its fleet driver.
         network: whether to try to reach the package index.
     """
     checks = [*_looked("machine", _system), *_looked("state", partial(_state, layout))]
@@ -84,11 +95,12 @@ def examine(profile: Profile, layout: Layout, *, probe: Callable[[], Probe], net
         checks.append(
             Check(area="sandbox", name="driver", state="missing", detail=said.message, next_step=said.next_step)
         )
+    checks += _looked("fleet", lambda: _fleet(fleet()))
     checks += _looked("kernel", _kernel_settings)
     if network:
         checks += _looked("network", partial(_index, profile))
     checks += _looked("keys", partial(_keys, layout))
-    blocking = [check for check in checks if check.state == "missing" and check.area in ("machine", "sandbox", "state")]
+    blocking = [check for check in checks if check.state == "missing" and check.area in _NEEDED]
     return Diagnosis(ready=not blocking, checks=tuple(checks), probes=tuple(probes))
 
 
@@ -185,6 +197,15 @@ def _driver(probe: Probe) -> Iterator[Check]:
     if probe.declares:
         said = "; ".join(_IN_WORDS.get(word, word.replace("_", " ")) for word in probe.declares)
         yield Check(area="sandbox", name="good to know", state="ok", detail=said)
+
+
+def _fleet(probe: FleetProbe) -> Iterator[Check]:
+    room, notes = probe.capacity, "; ".join(probe.notes)
+    detail = f"room for sandboxes of {room.cpus:g} CPUs and {room.memory_bytes / GIB:.1f} GiB together; {notes}"
+    if probe.usable:
+        yield Check(area="fleet", name=f"driver {probe.driver}", state="ok", detail=detail)
+    else:
+        yield Check(area="fleet", name=f"driver {probe.driver}", state="missing", detail="not usable", next_step=notes)
 
 
 def _keys(layout: Layout) -> Iterator[Check]:

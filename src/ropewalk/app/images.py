@@ -6,14 +6,14 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import anyio
 import anyio.to_thread
 import msgspec
 
 from ropewalk.app.configuration import ImageSettings
-from ropewalk.app.ground import StandsOnGround
+from ropewalk.app.machines import Machines
 from ropewalk.core.errors import CallerError, UnavailableError
 from ropewalk.machinery.profile import ANY, Profile
 from ropewalk.sandbox.images import ImageRecord
@@ -28,9 +28,7 @@ from ropewalk.sandbox.oci.registry import Access, Registry
 from ropewalk.sandbox.oci.sources import ImageSource, RegistrySource, opened
 from ropewalk.sandbox.staging import staging_folder
 from ropewalk.security.data_classes import Use, check_allowed
-
-if TYPE_CHECKING:
-    from ropewalk.app.machines import Machines
+from ropewalk.security.data_classes import data_class as known_class
 
 T = TypeVar("T")
 _TRIES = 3
@@ -40,7 +38,8 @@ _TRIES = 3
 class ImageWork:
     """What `Ropewalk` does with images. Belongs to one event loop."""
 
-    def __init__(self, ground: StandsOnGround, machines: Machines) -> None:
+    def __init__(self, machines: Machines) -> None:
+        ground = machines.ground
         self._layout = ground.layout
         self._profile: Profile = ground.profile
         self._settings = ground.profile.family(ImageSettings)
@@ -90,6 +89,7 @@ class ImageWork:
         access = Access(
             allow=self._profile.allow_registry, credentials=Credentials(references, config),
             mirrors=self._mirrors(reference.host), insecure_http=insecure_http, stop=stop,
+            proxies=self._any_registry,
         )  # fmt: skip
         access.allow(reference.host.rpartition(":")[0] or reference.host)
 
@@ -194,12 +194,11 @@ class ImageWork:
         found = file or next((p for n in ("Dockerfile", "Containerfile") if (p := context / n).is_file()), None)
         if found is None or not context.is_dir():
             raise CallerError(f"{context} is no folder with a Dockerfile.", next_step="name both: CONTEXT --file FILE.")
-        offline = ANY not in self._profile.network.registries
         stop = threading.Event()
 
         def build() -> ImageRecord:
             with staging_folder(self._layout.images, "image") as folder:
-                builder = Builder(folder, offline=offline, stop=stop, tell=tell)
+                builder = Builder(folder, offline=not self._any_registry, stop=stop, tell=tell)
                 for base in base_names(found):
                     self._lend(base, builder, folder / "base.tar")
                 layout = builder.build(context, found, arguments=arguments or {}, target=target)
@@ -226,6 +225,11 @@ class ImageWork:
         export(record, self._machines.layers, archive, Format.DOCKER)
         builder.lend(archive)
 
+    @property
+    def _any_registry(self) -> bool:
+        """Whether the network is open; where it is closed but for a list, nobody else is asked on the way either."""
+        return ANY in self._profile.network.registries
+
     def _mirrors(self, host: str) -> tuple[str, ...]:
         mirrors = self._settings.mirrors.get(host, ())
         for each in mirrors:
@@ -246,6 +250,8 @@ class ImageWork:
     async def _made(
         self, make: Callable[[], ImageRecord], stop: threading.Event, data_class: str | None
     ) -> ImageRecord:
+        if data_class is not None:
+            known_class(data_class)  # before anything is fetched or stored
         for tries in range(1, _TRIES + 1):
             record = await _stoppable(make, stop)
             try:

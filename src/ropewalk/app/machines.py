@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import anyio.to_thread
 import msgspec
@@ -16,6 +15,7 @@ from ropewalk.app.configuration import FleetSettings, SandboxSettings, check_dri
 from ropewalk.app.ground import StandsOnGround, open_ground
 from ropewalk.core.errors import CallerError
 from ropewalk.core.limits import MIB
+from ropewalk.orchestration.contract import FleetProbe
 from ropewalk.orchestration.fleet import open_fleet
 from ropewalk.sandbox import drivers
 from ropewalk.sandbox.contract import Probe, SandboxDriver, SandboxSpec
@@ -25,9 +25,6 @@ from ropewalk.sandbox.sandboxes import Sandboxes
 from ropewalk.security.data_classes import most_restricted
 from ropewalk.security.tenants import TenantContext
 from ropewalk.store.layout import Layout
-
-if TYPE_CHECKING:
-    from ropewalk.app.images import ImageWork
 
 Progress = Callable[[str], None]
 
@@ -45,7 +42,7 @@ class Machines:
     """Belongs to one event loop."""
 
     def __init__(self, ground: StandsOnGround, *, driver: str = "") -> None:
-        self._ground = ground
+        self.ground = ground
         self.settings = ground.profile.family(SandboxSettings)
         self.tenant = ground.tenant
         self.layers = LayerStore(ground.layout, tenant=self.tenant)
@@ -66,12 +63,6 @@ class Machines:
         return self.driver.probe()
 
     @cached_property
-    def work(self) -> ImageWork:
-        """What is done with images. Loaded with the first: commands that only use sandboxes need no HTTP client."""
-        made: ImageWork = importlib.import_module("ropewalk.app.images").ImageWork(self._ground, self)
-        return made
-
-    @cached_property
     def declares(self) -> tuple[str, ...]:
         """The driver's restrictions and powers, in words of `sandbox.contract.Probe`."""
         return self.probe().declares
@@ -83,33 +74,27 @@ class Machines:
 
     def check_class(self, data_class: str) -> None:
         """Returns if data of this class may meet all drivers at work here; see `check_drivers`."""
-        check_drivers(self._ground.profile, data_class, sandbox=self.driver_name)
+        check_drivers(self.ground.profile, data_class, sandbox=self.driver_name)
 
-    async def image(
-        self, name: str = "default", *, progress: Progress | None = None, data_class: str | None = None
-    ) -> ImageRecord:
-        """An image by name (`debian:bookworm`), digest (also its beginning) or label, or out of a file or directory as
-        `ImageWork.import_file` takes them. Nothing is fetched.
-
-        Args:
-            data_class: of what a directory or file holds; see `ImageStore.from_directory`.
+    async def image(self, name: str = "default", *, progress: Progress | None = None) -> ImageRecord:
+        """An image by name (`debian:bookworm`), digest (also its beginning) or label. Nothing is fetched; what lies in
+        a file or directory `app.images` takes in.
 
         Raises:
             CallerError: nothing of that name, or several begin with it.
-            DeniedError: it is here as a more restricted one.
             UnavailableError: it cannot be built here.
         """
         if name == "default":
             return await anyio.to_thread.run_sync(partial(self.images.default, progress))
-        path = Path(name)
-        if path.is_dir() or path.is_file():
-            return await self.work.import_file(path, data_class=data_class)
         return await anyio.to_thread.run_sync(self.images.find, name)
 
     async def spec(
-        self, image: str, *, memory_mib: int | None = None, disk_mib: int | None = None, **fields: object
+        self, image: str | ImageRecord, *, memory_mib: int | None = None, disk_mib: int | None = None, **fields: object
     ) -> SandboxSpec:
         """A spec with the profile's defaults where `fields` (those of `SandboxSpec`) are None or not there.
+
+        Args:
+            image: it, or its name as `image` takes it.
 
         Raises:
             CallerError: an unknown field, or no such image.
@@ -128,7 +113,7 @@ class Machines:
         TenantContext(tenant=self.tenant).check_owns(str(given.get("tenant", self.tenant)), what="sandboxes of others")
         wanted = str(given.get("data_class", "public"))
         self.check_class(wanted)
-        record = await self.image(image, data_class=wanted if "data_class" in given else None)
+        record = await self.image(image) if isinstance(image, str) else image
         data_class = most_restricted(wanted, record.data_class)
         self.check_class(data_class)
         defaults: dict[str, object] = {
@@ -169,10 +154,25 @@ async def open_machines(
         machines.close()
 
 
+def on_disk(name: str) -> Path | None:
+    """The file or directory that somebody means who names an image so; None: it is an image's name."""
+    path = Path(name)
+    return path if name != "default" and (path.is_dir() or path.is_file()) else None
+
+
 def _whole(size: object, name: str) -> int:
     if not isinstance(size, int) or isinstance(size, bool) or size <= 0:
         raise CallerError(f"{name} is {str(size)[:40]!r}.", next_step="give a whole number of MiB above 0.")
     return size
+
+
+def probe_fleet(settings: FleetSettings) -> FleetProbe:
+    """What the profile's fleet driver finds.
+
+    Raises:
+        CallerError: there is no such driver, or settings that it cannot have.
+    """
+    return open_fleet(settings.driver, config=settings.local).probe()
 
 
 def probe_driver(name: str, layout: Layout) -> Probe:

@@ -16,7 +16,8 @@ from anyio.abc import TaskGroup
 from ropewalk.app.building import Built, Sources, build_tasks, plan_build
 from ropewalk.app.custody import Custody
 from ropewalk.app.episodes import release_forgotten
-from ropewalk.app.machines import Machines
+from ropewalk.app.images import ImageWork
+from ropewalk.app.machines import Machines, on_disk
 from ropewalk.app.opening import Opening
 from ropewalk.app.plan_checks import check_plan, check_policies, check_prices, check_sources
 from ropewalk.app.runs import Run
@@ -54,6 +55,7 @@ class Ropewalk:
     def __init__(self, custody: Custody, machines: Machines, group: TaskGroup) -> None:
         self.custody = custody
         self.machines = machines
+        self._image_work = ImageWork(machines)
         self._group = group
         self._world: RunWorld | None = None
         self._making = anyio.Lock()
@@ -161,23 +163,25 @@ class Ropewalk:
             id: makes the call idempotent: repeated with the same one and the same spec it gives the same sandbox.
             spec: as of `sandbox`.
         """
-        return await self.sandboxes.create(await self.machines.spec(image, **spec), id=id)
+        path = on_disk(image)
+        record = await self.import_image(path, data_class=spec.get("data_class")) if path else image
+        return await self.sandboxes.create(await self.machines.spec(record, **spec), id=id)
 
     async def pull(self, name: str, **settings: Any) -> ImageRecord:
         """Fetches an image from a registry. See `ImageWork.pull`."""
-        return await self.machines.work.pull(name, **settings)
+        return await self._image_work.pull(name, **settings)
 
     async def import_image(self, path: Path | str, **settings: Any) -> ImageRecord:
         """An image out of an archive or a folder. See `ImageWork.import_file`."""
-        return await self.machines.work.import_file(Path(path), **settings)
+        return await self._image_work.import_file(Path(path), **settings)
 
     async def export_image(self, name: str, target: Path | str, **settings: Any) -> ImageRecord:
         """Writes an image to a file or folder. See `ImageWork.export`."""
-        return await self.machines.work.export(name, Path(target), **settings)
+        return await self._image_work.export(name, Path(target), **settings)
 
     async def build_image(self, context: Path | str, **settings: Any) -> ImageRecord:
         """Builds an image from a Dockerfile by buildah. See `ImageWork.build`."""
-        return await self.machines.work.build(Path(context), **settings)
+        return await self._image_work.build(Path(context), **settings)
 
     async def ingest(self, source: str, *, terms: Terms, versions: Sequence[str] = (), **settings: Any) -> IngestResult:
         """See `Custody.ingest`."""

@@ -15,7 +15,7 @@ class CommandEntry(NamedTuple):
 
 START = (
     CommandEntry("demo", "demo", "The main job end to end: sources to signed rewards, their trace and their cost"),
-    CommandEntry("doctor", "doctor", "What this machine can do, driver by driver, and how to get the rest"),
+    CommandEntry("doctor", "doctor", "What this machine can do, and how to get the rest"),
 )
 EVERYDAY = (
     CommandEntry("run", "run", "Run a plan, or a package of your own: tasks × forks × policies, graded and signed"),

@@ -13,7 +13,8 @@ _MARKS = {"ok": ("✓", "green"), "limited": ("!", "yellow"), "missing": ("✗",
 
 @app.default
 def doctor(*, offline: bool = False, json: bool = False, place: Place = HERE) -> int:
-    """Tries what the main job needs, driver by driver, and says how to get what is missing.
+    """Tries what the main job needs (sandboxes, room for them, the state directory, keys, the network), and says how
+    to get what is missing.
 
     Exits with 7 where the main job cannot run here.
 
@@ -21,9 +22,9 @@ def doctor(*, offline: bool = False, json: bool = False, place: Place = HERE) ->
         offline: Do not ask the package index.
         json: Print JSON.
     """
-    from ropewalk.app.configuration import SandboxSettings, open_profile
+    from ropewalk.app.configuration import FleetSettings, SandboxSettings, open_profile
     from ropewalk.app.doctor import examine
-    from ropewalk.app.machines import probe_driver
+    from ropewalk.app.machines import probe_driver, probe_fleet
     from ropewalk.store.layout import Layout, default_state_dir
 
     profile = open_profile(place.profile)
@@ -32,6 +33,7 @@ def doctor(*, offline: bool = False, json: bool = False, place: Place = HERE) ->
         profile,
         layout,
         probe=lambda: probe_driver(profile.family(SandboxSettings).driver, layout),
+        fleet=lambda: probe_fleet(profile.family(FleetSettings)),
         network=not offline,
     )
     if json:

@@ -135,12 +135,9 @@ async def import_(
         json: Print JSON.
     """
     from ropewalk.core.errors import CallerError
-    from ropewalk.security.data_classes import data_class as known_class
 
-    if data_class is not None:
-        known_class(data_class)  # before anything is stored
-        if source == "default":
-            raise CallerError("The default image is always public.", next_step="leave --data-class out.")
+    if data_class is not None and source == "default":
+        raise CallerError("The default image is always public.", next_step="leave --data-class out.")
     path = Path(source)
     if source != "default" and not path.exists():
         raise CallerError(f"There is no directory or file {source}.", next_step="name one, or default.")

@@ -15,7 +15,7 @@ from cyclopts import Parameter
 
 from ropewalk.cli.apps import HERE, Place, command, noun
 from ropewalk.cli.exit_codes import EXIT_TIMEOUT
-from ropewalk.cli.opening import beginning, machines, named
+from ropewalk.cli.opening import PREFIX_MIN, beginning, machines, named
 from ropewalk.cli.output import print_json, print_table, say
 from ropewalk.core import limits
 from ropewalk.core.errors import CallerError
@@ -24,19 +24,25 @@ from ropewalk.core.limits import MIB
 if TYPE_CHECKING:
     from ropewalk.app.machines import Machines
     from ropewalk.sandbox.contract import SandboxRecord
+    from ropewalk.sandbox.images import ImageRecord
     from ropewalk.sandbox.process import ExecResult
     from ropewalk.sandbox.sandbox import Sandbox
 
-_RELATIVE = re.compile(r"^(?:sandbox:)?[0-9A-HJKMNP-TV-Z]{26}:(?!/)")
+_ID = f"(?:sandbox:)?[0-9A-HJKMNP-TV-Z]{{{PREFIX_MIN},26}}"
+"""As people type it in front of a path; a local one with such a beginning is written with ./ before it."""
+_RELATIVE = re.compile(f"^{_ID}:(?!/)")
+_INSIDE = re.compile(f"^({_ID}):(/.*)$", re.DOTALL)
 app = noun("sandbox", "Create, use, snapshot, fork and end sandboxes.")
-
-_INSIDE = re.compile(r"^(?:sandbox:)?([0-9A-HJKMNP-TV-Z]{26}):(/.*)$")
 
 
 @command(
     app,
     "create",
-    examples=["ropewalk sandbox create", "ropewalk sandbox create ./rootfs.tar --memory-mib 256 --idle-timeout-s 3600"],
+    examples=[
+        "ropewalk sandbox create",
+        "ropewalk sandbox create ./rootfs.tar --memory-mib 256 --idle-timeout-s 3600",
+        "ropewalk sandbox create --user nobody --env MODE=fast --label job=17",
+    ],
 )
 async def create(
     image: str = "default",
@@ -44,6 +50,11 @@ async def create(
     memory_mib: int | None = None,
     disk_mib: int | None = None,
     cpus: float | None = None,
+    processes_max: int | None = None,
+    env: Annotated[list[str] | None, Parameter(name="--env")] = None,
+    user: str | None = None,
+    workdir: str | None = None,
+    label: Annotated[list[str] | None, Parameter(name="--label")] = None,
     idle_timeout_s: float = limits.SANDBOX_IDLE_TIMEOUT_S,
     data_class: str | None = None,
     id: str | None = None,
@@ -59,18 +70,27 @@ async def create(
             both to bound it. Default: the profile's.
         disk_mib: How much it may write. Default: the profile's.
         cpus: CPU limit. Default: the profile's.
+        processes_max: How many processes may run in it at once.
+        env: Variable of every command as NAME=VALUE; may be repeated.
+        user: Name or number inside, of commands that say no other. Default: the image's, mostly root.
+        workdir: Absolute path where commands start; made if absent. Default: the image's.
+        label: What people tell it by, as NAME=VALUE, which `sandbox ls` shows; may be repeated.
         idle_timeout_s: Ends itself after so long without a command.
         data_class: Of what it will hold: public, internal or restricted. Default: that of the image; never less.
         id: Its id (a ULID). Repeated with the same one the command starts nothing and prints it again. Default: a new
             one.
         json: Print JSON.
     """
+    from ropewalk.app.machines import on_disk
     from ropewalk.sandbox.contract import Lease
 
+    path = on_disk(image)
     async with machines(place) as here:
+        record = await _imported(here, path, data_class) if path else image
         spec = await here.spec(
-            image, memory_mib=memory_mib, disk_mib=disk_mib, cpus=cpus, idle_timeout_s=idle_timeout_s,
-            data_class=data_class, lease=Lease.DETACHED,
+            record, memory_mib=memory_mib, disk_mib=disk_mib, cpus=cpus, processes_max=processes_max,
+            env=variables(env or []), user=user, workdir=workdir, labels=variables(label or [], what="label"),
+            idle_timeout_s=idle_timeout_s, data_class=data_class, lease=Lease.DETACHED,
         )  # fmt: skip
         sandbox = await here.sandboxes.create(spec, id=named(id, "sandbox") if id else None)
         print_json(sandbox.record) if json else print(sandbox.id)
@@ -177,6 +197,7 @@ async def cp(source: str, target: str, *, json: bool = False, place: Place = HER
         raise CallerError("Exactly one of the two must be inside a sandbox.", next_step=f"{said}.")
     id, inside = ends.target or ends.source or ("", "")
     async with _reached(place, id) as reached:
+        id = reached.id
         if ends.target:
             await copy_in(reached, Path(source), inside)
         else:
@@ -264,9 +285,17 @@ async def ls(*, json: bool = False, place: Place = HERE) -> int:
         print_json(list(records))
         return 0
     print_table(
-        ("sandbox", "driver", "since", "lease", ">memory MiB", "forked from"),
+        ("sandbox", "driver", "since", "lease", ">memory MiB", "forked from", "labels"),
         (
-            (r.id, r.driver, utc(r.created_s), r.spec.lease, r.spec.memory_bytes // MIB, r.snapshot or "")
+            (
+                r.id,
+                r.driver,
+                utc(r.created_s),
+                r.spec.lease,
+                r.spec.memory_bytes // MIB,
+                r.snapshot or "",
+                " ".join(f"{name}={value}" for name, value in sorted(r.spec.labels.items())),
+            )
             for r in records
         ),
         empty="No sandbox runs. Next: ropewalk sandbox create",
@@ -304,7 +333,7 @@ async def kill(*sandboxes: str, all: bool = False, json: bool = False, place: Pl
         raise CallerError("No sandbox was named.", next_step="give ids, or --all.")
     async with machines(place) as here:
         there = [record.id for record in await here.sandboxes.records()]
-        ids = there if all else [named(each, "sandbox") for each in sandboxes]
+        ids = there if all else [await _id(here, each) for each in sandboxes]
         for each in ids:
             await here.sandboxes.destroy(each)
             if not json:
@@ -321,24 +350,34 @@ async def _reached(place: Place, sandbox: str) -> AsyncIterator[Sandbox]:
         yield reached
 
 
+async def _imported(here: Machines, path: Path, data_class: str | None) -> ImageRecord:
+    from ropewalk.app.images import ImageWork  # and an HTTP client, which the other commands do without
+
+    return await ImageWork(here).import_file(path, data_class=data_class)
+
+
+async def _id(here: Machines, sandbox: str) -> str:
+    """A sandbox's id as people type it; its beginning stands for one that runs."""
+    try:
+        return named(sandbox, "sandbox")
+    except CallerError:
+        return named(sandbox, "sandbox", partial(beginning, await here.sandboxes.records()))
+
+
 @asynccontextmanager
 async def _found(here: Machines, sandbox: str) -> AsyncIterator[Sandbox]:
-    try:
-        id = named(sandbox, "sandbox")
-    except CallerError:
-        id = named(sandbox, "sandbox", partial(beginning, await here.sandboxes.records()))
-    reached = await here.sandboxes.open(id)
+    reached = await here.sandboxes.open(await _id(here, sandbox))
     try:
         yield reached
     finally:
         await reached.disconnect()
 
 
-def variables(pairs: list[str]) -> dict[str, str]:
-    """Variables as people type them, NAME=VALUE."""
+def variables(pairs: list[str], *, what: str = "variable") -> dict[str, str]:
+    """Variables, or labels, as people type them: NAME=VALUE."""
     found = dict(pair.partition("=")[::2] for pair in pairs)
-    if wrong := next((pair for pair in pairs if "=" not in pair), None):
-        raise CallerError(f"{wrong[:80]!r} is no variable.", next_step="write it as NAME=VALUE.")
+    if (wrong := next((pair for pair in pairs if pair.find("=") < 1), None)) is not None:
+        raise CallerError(f"{wrong[:80]!r} is no {what}.", next_step="write it as NAME=VALUE.")
     return found
 
 
@@ -349,7 +388,7 @@ class _Ends(NamedTuple):
 
 def _inside(place: str) -> tuple[str, str] | None:
     match = _INSIDE.match(place)
-    return (f"sandbox:{match[1]}", match[2]) if match else None
+    return (match[1], match[2]) if match else None
 
 
 def result_code(result: ExecResult) -> int:

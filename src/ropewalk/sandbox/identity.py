@@ -1,4 +1,5 @@
-"""Making a forked guest another machine than the one it was forked from, and the receipt of it.
+"""No driver calls this yet, since none forks memory: making a forked guest another machine than the one it was forked
+from, and the receipt of it.
 
 A fork that carries memory carries the parent's random state, names and clock, too. The host sends what the child is
 to be, the agent does what it may, and answers with what the guest itself now sees. What is missing or repeated in

@@ -1,1 +1,1 @@
-"""Blobs, database, leases."""
+"""Blobs, database, the names under the state directory."""

@@ -1,1 +1,1 @@
-"""Public conformance suites and the simulated world."""
+"""Public conformance suites, one per driver family, and a sandbox driver for tests that need no isolation."""

@@ -13,6 +13,7 @@ from ropewalk.app import doctor
 from ropewalk.app.configuration import open_profile
 from ropewalk.app.doctor import Diagnosis, examine
 from ropewalk.core.errors import CallerError
+from ropewalk.orchestration.contract import Capacity, FleetProbe
 from ropewalk.sandbox.contract import Probe
 from ropewalk.store.layout import Layout
 
@@ -25,14 +26,30 @@ def denied(*_: object) -> bool:
     raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "/root/keys/keys.json")
 
 
-def look(folder: Path, found: Callable[[], Probe]) -> Diagnosis:
-    return examine(open_profile("embedded"), Layout(folder / "state"), probe=found, network=False)
+def room(*, usable: bool = True) -> Callable[[], FleetProbe]:
+    capacity = Capacity(cpus=8, cpus_free=8, memory_bytes=6 << 30, memory_bytes_free=6 << 30, hosts=1)
+    return lambda: FleetProbe(driver="y", usable=usable, capacity=capacity, notes=("some note",))
+
+
+def look(folder: Path, found: Callable[[], Probe], *, fleet: Callable[[], FleetProbe] | None = None) -> Diagnosis:
+    return examine(
+        open_profile("embedded"), Layout(folder / "state"), probe=found, fleet=fleet or room(), network=False
+    )
 
 
 def test_keys_of_another_user_are_one_line_and_not_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Path, "exists", denied)
     (keys,) = (check for check in look(tmp_path, probe()).checks if check.area == "keys")
     assert keys.state == "limited" and "another user" in keys.detail and "ROPEWALK_STATE" in keys.next_step
+
+
+def test_the_fleet_says_what_it_has_room_for(tmp_path: Path) -> None:
+    (line,) = (check for check in look(tmp_path, probe()).checks if check.area == "fleet")
+    assert (line.name, line.state) == ("driver y", "ok")
+    assert line.detail == "room for sandboxes of 8 CPUs and 6.0 GiB together; some note"
+    found = look(tmp_path, probe(), fleet=room(usable=False))
+    (line,) = (check for check in found.checks if check.area == "fleet")
+    assert (line.state, line.next_step, found.ready) == ("missing", "some note", False)
 
 
 def test_a_driver_that_the_system_stops_is_missing(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from ropewalk.app import reporting
 from ropewalk.app.building import Sources
 from ropewalk.app.custody import Custody
 from ropewalk.app.exporting import export_raw, exported, write_export
+from ropewalk.app.images import ImageWork
 from ropewalk.app.machines import Machines
 from ropewalk.app.reporting import loaded_run, write_report
 from ropewalk.core.errors import CallerError, DeniedError, UnavailableError
@@ -167,7 +168,10 @@ async def test_a_sandbox_is_of_the_class_of_its_image_at_least(custody: Custody,
     internal = machines.images.from_directory(root, data_class="internal").digest
     for given, spec_class in ((None, "internal"), ("public", "internal"), ("restricted", "restricted")):
         assert (await machines.spec(internal, data_class=given)).data_class == spec_class
-    assert (await machines.spec(str(root), data_class="restricted")).data_class == "restricted"
+    with pytest.raises(CallerError, match="Unknown data class"):
+        await ImageWork(machines).import_file(root, data_class="secret")
+    taken = await ImageWork(machines).import_file(root, data_class="restricted")
+    assert (await machines.spec(taken, data_class="public")).data_class == "restricted"
     assert machines.images.get(internal).data_class == "restricted", "what the directory holds is, from now on"
     machines.driver_name = "elsewhere"
     with pytest.raises(DeniedError) as denied:

@@ -2,41 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import anyio
-import anyio.lowlevel
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from ropewalk.core.clock import ManualClock
 from ropewalk.core.errors import CallerError
 from ropewalk.core.limits import GIB
-from ropewalk.orchestration import Fleet, NeverFitsError, Placement, QueueFullError, ResourceRequest, open_fleet, placed
+from ropewalk.orchestration import Fleet, Placement, ResourceRequest, open_fleet
 from ropewalk.orchestration.drivers.local import LocalFleet, LocalFleetConfig
 from ropewalk.orchestration.machine import Machine, measure
+from ropewalk.testing.fleet import settled
 
 MACHINE = Machine(cpus=2, memory_bytes=8 * GIB, notes=())
 ONE = ResourceRequest(cpus=1, memory_bytes=GIB)
 
 
-def make(clock: ManualClock | None = None, *, waiting_max: int = 100) -> LocalFleet:
-    config = LocalFleetConfig(cpu_overcommit=2, memory_reserve_bytes=GIB, waiting_max=waiting_max)
+def make(clock: ManualClock | None = None) -> LocalFleet:
+    config = LocalFleetConfig(cpu_overcommit=2, memory_reserve_bytes=GIB)
     return LocalFleet(config, machine=MACHINE, clock=clock or ManualClock())
-
-
-def idle(fleet: LocalFleet) -> bool:
-    capacity, queue = fleet.capacity(), fleet.queue()
-    return (capacity.cpus_free, capacity.memory_bytes_free, queue.placed, queue.waiting) == (
-        capacity.cpus, capacity.memory_bytes, 0, 0,
-    )  # fmt: skip
-
-
-async def settle() -> None:
-    for _ in range(5):
-        await anyio.lowlevel.checkpoint()
 
 
 def test_this_machine_is_usable_and_says_what_it_measured() -> None:
@@ -62,143 +47,22 @@ def test_over_commitment_and_reserve_decide_what_is_promised() -> None:
             LocalFleet(LocalFleetConfig(**bad), machine=MACHINE)
 
 
-async def test_a_group_is_placed_at_once_and_released_by_the_block() -> None:
-    fleet = make()
-    async with placed(fleet, [ONE] * 3, tenant="acme") as placements:
-        assert len({placement.id for placement in placements}) == 3
-        assert all((p.tenant, p.request, p.waited_s) == ("acme", ONE, 0.0) for p in placements)
-        assert fleet.capacity().cpus_free == 1
-        assert fleet.queue().placed_by_tenant == {"acme": 3}
-        fleet.release(placements[0].id)
-        fleet.release(placements[0].id)
-        assert fleet.capacity().cpus_free == 2
-    assert idle(fleet)
-    fleet.release("placement:unknown")
-
-
-async def test_who_waits_is_woken_by_the_release_it_needs() -> None:
+async def test_waits_are_measured() -> None:
     clock = ManualClock()
     fleet = make(clock)
-    first = await fleet.acquire([ONE] * 3, tenant="a")
+    first = await fleet.acquire([ONE] * 4, tenant="a")
     done: list[tuple[Placement, ...]] = []
 
     async def wait() -> None:
-        done.append(await fleet.acquire([ONE] * 4, tenant="b"))
+        done.append(await fleet.acquire([ONE], tenant="b"))
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(wait)
-        await settle()
+        await settled()
         clock.advance(5)
-        queue = fleet.queue()
-        assert (queue.waiting, queue.waiting_by_tenant, queue.oldest_wait_s) == (4, {"b": 4}, 5)
-        for placement in first[:2]:
-            fleet.release(placement.id)
-        await settle()
-        assert not done
-        fleet.release(first[2].id)
-    assert done[0][0].waited_s == 5
-    for placement in done[0]:
-        fleet.release(placement.id)
-    assert idle(fleet)
-
-
-async def test_a_cancelled_wait_leaves_nothing_and_lets_others_on() -> None:
-    fleet = make()
-    held = await fleet.acquire([ONE] * 3, tenant="a")
-    async with anyio.create_task_group() as tasks:
-        with anyio.move_on_after(0.01) as scope:
-            await fleet.acquire([ONE] * 4, tenant="b")
-        assert scope.cancelled_caught
-        # The place in the queue is free again: whoever fits is served.
-        tasks.start_soon(_acquire_and_release, fleet, 1)
-    assert fleet.queue().waiting == 0
-    for placement in held:
-        fleet.release(placement.id)
-    assert idle(fleet)
-
-
-@pytest.mark.parametrize("how", ["scope", "task"])
-async def test_cancelled_in_the_instant_of_the_grant_leaves_nothing(how: str) -> None:
-    fleet = make()
-    held = await fleet.acquire([ONE] * 4, tenant="a")
-    scope = anyio.CancelScope()
-
-    async def wait() -> None:
-        with scope:
-            async with placed(fleet, [ONE] * 2, tenant="b"):
-                await anyio.sleep_forever()
-
-    task = asyncio.create_task(wait())
-    await settle()
-    for placement in held:
-        fleet.release(placement.id)
-    # Granted, but the task has not run since.
-    assert fleet.capacity().cpus_free == 2
-    scope.cancel() if how == "scope" else task.cancel()
-    await asyncio.wait([task])
-    assert idle(fleet)
-
-
-async def test_an_error_in_the_block_gives_the_room_back() -> None:
-    fleet = make()
-    with pytest.raises(RuntimeError):
-        async with placed(fleet, [ONE], tenant="a"):
-            raise RuntimeError
-    assert idle(fleet)
-
-
-async def test_refusals_are_typed_and_say_when_to_come_back() -> None:
-    clock = ManualClock()
-    fleet = make(clock, waiting_max=2)
-    with pytest.raises(NeverFitsError):
-        await fleet.acquire([ONE] * 5, tenant="a")
-    held = await fleet.acquire([ONE] * 4, tenant="a")
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(_acquire_and_release, fleet, 2)
-        await settle()
-        with pytest.raises(QueueFullError) as caught:
-            await fleet.acquire([ONE], tenant="b")
-        assert caught.value.retry_after_s is not None and 0 < caught.value.retry_after_s <= 300
-        for placement in held:
-            fleet.release(placement.id)
-    assert idle(fleet)
-
-
-async def _acquire_and_release(fleet: Fleet, count: int) -> None:
-    async with placed(fleet, [ONE] * count, tenant="w"):
-        await anyio.lowlevel.checkpoint()
-
-
-plans = st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 4), st.integers(0, 3), st.booleans()), max_size=20)
-
-
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(plan=plans)
-def test_any_crowd_is_served_within_the_bounds_and_leaves_nothing(plan: list[tuple[str, int, int, bool]]) -> None:
-    async def crowd() -> None:
-        fleet = make()
-        used = served = 0
-
-        async def one(tenant: str, count: int, rounds: int, give_up: bool) -> None:
-            nonlocal used, served
-            with anyio.CancelScope() as scope:
-                if give_up:
-                    scope.cancel()
-                async with placed(fleet, [ONE] * count, tenant=tenant):
-                    used += count
-                    assert used <= 4
-                    for _ in range(rounds):
-                        await anyio.lowlevel.checkpoint()
-                    used -= count
-                    served += 1
-
-        async with anyio.create_task_group() as tasks:
-            for who in plan:
-                tasks.start_soon(one, *who)
-        assert served == sum(not give_up for *_, give_up in plan)
-        assert idle(fleet)
-
-    anyio.run(crowd)
+        assert fleet.queue().oldest_wait_s == 5
+        fleet.release(first[0].id)
+    assert (first[0].waited_s, done[0][0].waited_s, fleet.queue().oldest_wait_s) == (0, 5, 0)
 
 
 def machine(root: Path, files: dict[str, str]) -> Machine:

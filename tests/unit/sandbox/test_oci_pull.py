@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import socket
 import tarfile
 import threading
 import time
@@ -440,6 +441,52 @@ def test_where_nothing_may_be_fetched_from_nothing_is(place: Place, registry: Fa
     with pytest.raises(DeniedError, match=r"not 127\.0\.0\.1"):
         place.pull(registry, allow=allow)
     assert not registry.requests
+
+
+@pytest.fixture
+def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeRegistry]:
+    """What the environment names, for all hosts."""
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    with serving(FakeRegistry({"1": TWO})) as served:
+        for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+            monkeypatch.setenv(name, f"http://{served.host}")
+        yield served
+
+
+def test_a_registry_of_this_machine_is_asked_by_nobody_else(
+    place: Place, registry: FakeRegistry, proxy: FakeRegistry
+) -> None:
+    token = (200, {}, b'{"token": "t"}')
+    registry.fault = lambda request, answer: (
+        token if request.path.startswith("/token")
+        else answer if request.headers.get("authorization")
+        else (401, {"WWW-Authenticate": f'Bearer realm="http://{registry.host}/token"'}, b"")
+    )  # fmt: skip
+    assert place.pull(registry).layers
+    assert registry.count("/token") and registry.count("/blobs/") and not proxy.requests
+
+
+@pytest.mark.parametrize("proxies", [True, False])
+def test_a_proxy_is_asked_only_where_the_network_is_open(
+    proxy: FakeRegistry, proxies: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look_up = socket.getaddrinfo
+
+    def looked_up(host: str, *arguments: Any, **named: Any) -> Any:
+        if host == "registry.invalid":
+            raise socket.gaierror(socket.EAI_NONAME, "not known")
+        return look_up(host, *arguments, **named)
+
+    monkeypatch.setattr(socket, "getaddrinfo", looked_up)
+    access = Access(insecure_http=True, proxies=proxies, attempts_max=1, stall_timeout_s=5.0)
+    with Registry(parse_reference("registry.invalid/x:1"), access) as registry:
+        if proxies:
+            assert registry.manifest("1")
+        else:
+            with pytest.raises(UnavailableError, match="does not answer"):
+                registry.manifest("1")
+    assert bool(proxy.requests) == proxies
 
 
 # Files

@@ -26,6 +26,7 @@ from ropewalk.tasks.quota import Quota
 from ropewalk.tasks.reasons import MEANINGS, advice, examples, why_fewer, why_nothing
 from ropewalk.tasks.records import BuildPlan, MutantPlan, Reason, Rejection, ReleaseRef, SourceYield, YieldReport
 from ropewalk.tasks.tree import SourceTree, make_tree
+from ropewalk.testing.marks import MemoryMarks
 
 MODULES = ("tests/test_a.py", "tests/test_b.py", "tests/test_c.py")
 LOST = "tests/test_b.py: E   ModuleNotFoundError: No module named 'tabulate'"
@@ -145,8 +146,8 @@ async def test_no_sandbox_of_a_suite_is_made_without_its_room(tmp_path: Path) ->
     layers: Any = SimpleNamespace(add_files=lambda files: SimpleNamespace(digest="c" * 64))
     runner: Any = Runner()
     bench = RealBench(
-        made, nothing, layers, BuildWorld(tenant="t", image="d" * 64, image_layers=()), tmp_path, parallel=2, room=room,
-        runner=runner,
+        made, nothing, layers, BuildWorld(tenant="t", image="d" * 64, image_layers=()), tmp_path, MemoryMarks(),
+        parallel=2, room=room, runner=runner,
     )  # fmt: skip
     async with anyio.create_task_group() as group:
         for _ in range(5):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import re
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -46,6 +47,8 @@ class Access:
     """Hosts that are asked first, in this order."""
     insecure_http: bool = False
     """Whether plain HTTP is spoken, with whatever host."""
+    proxies: bool = True
+    """Whether a proxy that the environment names may be asked. This machine is never asked for through one."""
     stall_timeout_s: float = limits.IMAGE_STALL_TIMEOUT_S
     attempts_max: int = limits.IMAGE_ATTEMPTS_MAX
     sleep: Callable[[float], None] = time.sleep
@@ -76,13 +79,9 @@ class Registry:
         self._chance = random.Random()
         self._plain = access.insecure_http or is_loopback(self.host)
         self._base = f"{'http' if self._plain else 'https'}://{address_of(self.host)}/v2/{reference.repository}/"
-        self._client = httpx2.Client(
-            timeout=httpx2.Timeout(access.stall_timeout_s),
-            follow_redirects=False,
-            # `identity`: bytes that are unpacked on their way would not have their digest any more.
-            headers={"Accept-Encoding": "identity", "User-Agent": "ropewalk"},
-            limits=httpx2.Limits(max_connections=2 * limits.IMAGE_LAYERS_AT_ONCE),
-        )
+        certificates = httpx2.create_ssl_context(trust_env=True)  # decides nothing about who is asked
+        self._direct = _client(access, certificates, proxies=False)
+        self._usual = _client(access, certificates, proxies=True) if access.proxies else self._direct
         self._authorizer = Authorizer(self.host, reference.repository, access.credentials, self._fetch_token)
 
     def __enter__(self) -> Registry:
@@ -91,7 +90,8 @@ class Registry:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._client.close()
+        self._direct.close()
+        self._usual.close()
 
     def manifest(self, wanted: str) -> bytes:
         """The manifest or index of a tag or digest. Of a digest the bytes are checked.
@@ -169,13 +169,9 @@ class Registry:
         own = urlsplit(url).netloc
         challenged = 0
         for _ in range(_REDIRECTS_MAX + 1):
-            self._check_address(url, what)
             is_own = urlsplit(url).netloc == own
             sent = self._authorizer.header() if is_own else ""
-            request = self._client.build_request(
-                "GET", url, headers={**headers, **({"Authorization": sent} if sent else {})}
-            )
-            response = self._client.send(request, stream=True)
+            response = self._ask(url, {**headers, **({"Authorization": sent} if sent else {})}, what)
             status = response.status_code
             if status in (200, 206):
                 return response
@@ -206,9 +202,13 @@ class Registry:
         asked = response.headers.get("Retry-After", "")
         raise _AgainError(failure, after_s=float(asked) if asked.isascii() and asked.isdigit() else 0.0)
 
-    def _check_address(self, url: str, what: str) -> None:
-        """Raises:
-        DeniedError: the profile or plain HTTP forbids it.
+    def _ask(
+        self, url: str, headers: dict[str, str], what: str, parameters: dict[str, str | list[str]] | None = None
+    ) -> httpx2.Response:
+        """One GET; the answer is open.
+
+        Raises:
+            DeniedError: the profile or plain HTTP forbids the address.
         """
         try:
             parts = urlsplit(url)
@@ -225,13 +225,13 @@ class Registry:
                 next_step="registries are reached by https; --insecure-http allows the other.",
             )
         self._access.allow(host)
+        client = self._direct if is_loopback(netloc) else self._usual
+        return client.send(client.build_request("GET", url, params=parameters, headers=headers), stream=True)
 
     def _fetch_token(self, url: str, parameters: dict[str, str], headers: dict[str, str]) -> httpx2.Response:
         what = "The token"
-        self._check_address(url, what)
         try:
-            request = self._client.build_request("GET", url, params=_joined(url, parameters), headers=headers)
-            response = self._client.send(request, stream=True)
+            response = self._ask(url, headers, what, _joined(url, parameters))
             try:
                 data = _whole(response, what, limits.IMAGE_TOKEN_BYTES_MAX)
             finally:
@@ -246,6 +246,18 @@ class Registry:
             retry_after_s=_BACKOFF_MAX_S,
             next_step="check the network and the host's name; what was fetched is kept, so that a new pull goes on.",
         )
+
+
+def _client(access: Access, certificates: ssl.SSLContext, *, proxies: bool) -> httpx2.Client:
+    return httpx2.Client(
+        timeout=httpx2.Timeout(access.stall_timeout_s),
+        follow_redirects=False,
+        # `identity`: bytes that are unpacked on their way would not have their digest any more.
+        headers={"Accept-Encoding": "identity", "User-Agent": "ropewalk"},
+        limits=httpx2.Limits(max_connections=2 * limits.IMAGE_LAYERS_AT_ONCE),
+        verify=certificates,
+        trust_env=proxies,
+    )
 
 
 class Blob:

@@ -17,7 +17,7 @@ from ropewalk.sandbox import agent, privilege
 from ropewalk.sandbox.contract import Lease, SandboxRecord, SandboxSpec
 from ropewalk.sandbox.drivers.process import bubblewrap, cgroups
 from ropewalk.sandbox.drivers.process.folders import Folder, Folders
-from ropewalk.sandbox.drivers.process.spawner import LISTEN_FD
+from ropewalk.sandbox.drivers.process.spawner import CONFIGURATION_FD, LISTEN_FD
 from ropewalk.sandbox.images import PATH_VARIABLE, ImageRecord, ImageStore
 from ropewalk.sandbox.layers import LayerStore
 from ropewalk.security.tenants import check_tenant
@@ -124,14 +124,15 @@ class Planner:
             },
             "rlimits": _rlimits(spec, parents),
             "boot_id": f"{uuid.uuid4()}\n",
+            "configuration": text,
             "plan": {
                 "layers": trees, "binds": program.binds, "inside": self._agent, "disk_bytes": spec.disk_bytes,
                 "upper_mode": Path(trees[-1]).stat().st_mode & 0o1777, "owner": base or 0,
             },
             "program": program.inside,
             "argv": bubblewrap.arguments(
-                program, (f"{agent.PLACE}/{agent.NAME}", text), hostname=(spec.hostname[: 63 - len(suffix)] + suffix),
-                attached=attached,
+                program, (f"{agent.PLACE}/{agent.NAME}", f"@/proc/self/fd/{CONFIGURATION_FD}"),
+                hostname=spec.hostname[: 63 - len(suffix)] + suffix, attached=attached,
             ),
         }  # fmt: skip
 

@@ -83,7 +83,8 @@ def _try(layout: Layout, program: bubblewrap.Program) -> tuple[str, ...]:
         line[at - 1 : at + 2] = ["--ro-bind", "/", "/", "--bind", "/tmp/m", "/tmp"]
         message: dict[str, Any] = {
             "name": "probe", "folder": scratch, "attached": True, "base": _BASE if privilege.is_root() else None,
-            "parents": {}, "limits": {}, "rlimits": {}, "boot_id": "probe\n", "program": program.inside, "argv": line,
+            "parents": {}, "limits": {}, "rlimits": {}, "boot_id": "probe\n", "configuration": "",
+            "program": program.inside, "argv": line,
             "plan": {"layers": [str(layer)], "binds": program.binds, "inside": {}, "disk_bytes": 1 << 20,
                      "upper_mode": 0o755, "owner": _BASE if privilege.is_root() else 0},
         }  # fmt: skip

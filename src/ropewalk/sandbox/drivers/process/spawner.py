@@ -31,8 +31,8 @@ from typing import Any, NoReturn
 
 from ropewalk.sandbox.drivers.process import cgroups, kernel, processes, rootfs, seccomp
 
-LISTEN_FD, SECCOMP_FD, INFO_FD, BOOT_ID_FD = 3, 4, 5, 6
-"""Descriptors of bubblewrap; the first reaches the agent too."""
+LISTEN_FD, SECCOMP_FD, INFO_FD, BOOT_ID_FD, CONFIGURATION_FD = 3, 4, 5, 6, 7
+"""Descriptors of bubblewrap; the first and the last reach the agent too, and no command."""
 REQUEST_BYTES_MAX = 128 * 1024
 _IDS = 65_536
 """Of a tenant."""
@@ -326,8 +326,11 @@ def become(
         step = "limits"
         limit(request["rlimits"])
         step = "bubblewrap"
-        files = [data_file(filter_), data_file(request["boot_id"].encode())]
-        sources = [os.open("/dev/null", os.O_RDWR), stderr, stderr, listener, files[0], info, files[1]]
+        # The configuration holds a token and the sandbox's variables; everybody on the host may read a command line.
+        seccomp_fd, boot_id, configuration = map(
+            data_file, (filter_, request["boot_id"].encode(), request["configuration"].encode())
+        )
+        sources = [os.open("/dev/null", os.O_RDWR), stderr, stderr, listener, seccomp_fd, info, boot_id, configuration]
         # First out of the way of the numbers that they are to have.
         high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 16) for fd in sources]
         failure = fcntl.fcntl(failure, fcntl.F_DUPFD_CLOEXEC, 16)
