@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from tests.unit.rollout.worlds import Durable
+from tests.unit.rollout.worlds import Durable, MemorySandboxes
 
 from ropewalk.core.errors import IntegrityError
 from ropewalk.core.outcomes import Termination
@@ -356,3 +356,18 @@ async def test_another_state_under_the_same_id_is_not_forked(world: World) -> No
         saved.record = msgspec.structs.replace(saved.record, layers=("f" * 64,))
     with pytest.raises(IntegrityError, match="is not the state that was saved"):
         await world.work()
+
+
+async def test_nothing_is_signed_that_came_of_a_layer_which_was_touched(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def touched(_: MemorySandboxes, image: str, layers: Sequence[str]) -> None:
+        asked.append(image)
+        raise IntegrityError("Layer 0123… was touched while sandboxes stood on it.")
+
+    monkeypatch.setattr(MemorySandboxes, "check_unchanged", touched)
+    with pytest.raises(IntegrityError, match="was touched"):
+        await world.work()
+    assert asked and not world.values

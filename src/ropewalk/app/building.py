@@ -228,8 +228,13 @@ async def build_tasks(
         room=partial(_room, machines),
     )
     report = await TaskBuilder(shop).build(plan, on_event=tell)
-    drafts = task_statements(report.tasks, wheels)
-    await anyio.to_thread.run_sync(custody.recorder.record, drafts)
+
+    def sign() -> None:
+        for image, layers in {(record.task.image, record.task.layers) for record in report.tasks}:
+            machines.sandboxes.check_unchanged(image, layers)
+        custody.recorder.record(task_statements(report.tasks, wheels))
+
+    await anyio.to_thread.run_sync(sign)
     await anyio.to_thread.run_sync(TaskStore(custody.layout).add, report.tasks)
     share_max, control_only = plan.mutant_share_max, plan.control_only
     chosen = choose(report.tasks, count, mutant_share_max=share_max, control_only=control_only)

@@ -47,8 +47,11 @@ from ropewalk.store.layout import Layout
 
 TRUST_ROOT_NAME: Final = "ropewalk-trust-root.json"
 CHECKPOINT_NAME: Final = "ropewalk-checkpoint"
-STORED_KINDS: Final = frozenset({"raw", "bundle", "episode", "verdict", "reward", "plan"})
+STORED_KINDS: Final = frozenset(
+    {"raw", "commit", "bundle", "episode", "verdict", "reward", "plan", "task", "grader", "oracle"}
+)
 """Whose bytes `verify` compares with the digests in the statements."""
+NOT_COMPARED: Final = "not compared: layers on disk and the report; times, use and cost are the host's word, unsigned"
 
 
 class Custody:
@@ -241,6 +244,7 @@ class Custody:
             verified,
             status=VerificationStatus.FAILED if found else verified.status,
             findings=(*verified.findings, *found),
+            notes=(*verified.notes, NOT_COMPARED),
             blobs=verified.blobs + evidence.count,
         )
 

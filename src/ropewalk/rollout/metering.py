@@ -7,7 +7,7 @@ Keys of a usage: `sandbox_s` is the lifetime of all; `cpu_s` is CPU time where i
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import Any, cast
@@ -95,6 +95,10 @@ class MeteredSandboxes:
     def snapshot(self, snapshot_id: str) -> SavedState:
         """The service's."""
         return self._sandboxes.snapshot(snapshot_id)
+
+    def check_unchanged(self, image: str, layers: Sequence[str]) -> None:
+        """The service's."""
+        self._sandboxes.check_unchanged(image, layers)
 
     def keeping(self) -> AbstractAsyncContextManager[None]:
         """The service's."""

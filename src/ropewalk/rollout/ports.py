@@ -67,6 +67,14 @@ class EpisodeSandboxes(Protocol):
         """
         ...
 
+    def check_unchanged(self, image: str, layers: Sequence[str]) -> None:
+        """Returns if what sandboxes of these stand on did not move since they were first used.
+
+        Raises:
+            IntegrityError: it did.
+        """
+        ...
+
     def keeping(self) -> AbstractAsyncContextManager[None]:
         """While this is entered no process drops a snapshot."""
         ...

@@ -65,6 +65,8 @@ class Sealer:
             }
             drafts: list[StatementDraft] = []
             outcomes = [self._load(row) for row in rows]
+            for task in {row.task: self._begun.tasks[row.task] for row in rows}.values():
+                self._world.sandboxes.check_unchanged(task.image, task.layers)
             for row, outcome in zip(rows, outcomes, strict=True):
                 task, snapshot = self._begun.tasks[row.task], snapshots[row.task]
                 if not self._marks.vouches_for_episode(marks.get(row.id, ""), row):

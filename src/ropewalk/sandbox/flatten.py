@@ -22,15 +22,17 @@ Merged = dict[str, tuple[TreeEntry, int]]
 def flatten(layers: LayerStore, digests: Sequence[str]) -> LayerRecord:
     """One layer that stands for all of these, lowest first, above whatever lies below them.
 
-    Whiteouts and opaque marks are kept, since what they hide may lie in an image further down. Files are not copied
-    but linked, where the file system can: layers never change.
+    Whiteouts and opaque marks are kept, since what they hide may lie in an image further down. Files of layers that
+    snapshots made are not copied but linked, where the file system can: layers never change. A link would change a
+    file's times, by which somebody else's hand in a layer that is kept is told (`LayerStore.check_unchanged`).
 
     Raises:
         CallerError: there is no such layer, or the result is past the limits `TREE_*`.
         IntegrityError: a layer's manifest is not what its digest says.
         UnavailableError: no room. Nothing is left behind.
     """
-    sources = [layers.path(digest) for digest in digests]
+    transient = layers.transient()
+    sources = [(layers.path(digest), digest in transient) for digest in digests]
     merged = merge([layers.entries(digest) for digest in digests])
     return layers.add_made(lambda target: _make(merged, sources, target), transient=True)
 
@@ -76,13 +78,14 @@ def _without_lost_links(merged: Merged, stack: Sequence[Sequence[TreeEntry]]) ->
     return result
 
 
-def _make(merged: Merged, sources: Sequence[Path], target: Path) -> Tree:
+def _make(merged: Merged, sources: Sequence[tuple[Path, bool]], target: Path) -> Tree:
     """Builds the merged tree. The sources' times, owners and modes go along."""
     size = 0
     folders = []
     for path, (entry, index) in merged.items():
         name = trees.file_name(path)
-        source, place = sources[index] / name, target / name
+        tree, is_linked = sources[index]
+        source, place = tree / name, target / name
         if entry.kind == "directory":
             place.mkdir(mode=0o700)
             folders.append((source, place, entry))
@@ -95,7 +98,7 @@ def _make(merged: Merged, sources: Sequence[Path], target: Path) -> Tree:
             _settle(source, place)
         else:
             size += entry.size
-            _share(source, place)
+            _share(source, place, is_linked=is_linked)
     for source, place, entry in reversed(folders):
         if entry.opaque:
             fd = os.open(place, trees.FOLDER)
@@ -109,14 +112,16 @@ def _make(merged: Merged, sources: Sequence[Path], target: Path) -> Tree:
     return Tree(entries=tuple(entry for entry, _ in merged.values()), size=size, skipped=0)
 
 
-def _share(source: Path, place: Path) -> None:
-    try:
-        os.link(source, place, follow_symlinks=False)
-    except OSError as error:
-        if error.errno not in (errno.EMLINK, errno.EPERM, errno.EXDEV):
-            raise
-        shutil.copy2(source, place, follow_symlinks=False)
-        _settle(source, place)
+def _share(source: Path, place: Path, *, is_linked: bool) -> None:
+    if is_linked:
+        try:
+            os.link(source, place, follow_symlinks=False)
+            return
+        except OSError as error:
+            if error.errno not in (errno.EMLINK, errno.EPERM, errno.EXDEV):
+                raise
+    shutil.copy2(source, place, follow_symlinks=False)
+    _settle(source, place)
 
 
 def _settle(source: Path, place: Path) -> None:

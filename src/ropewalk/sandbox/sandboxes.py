@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -69,12 +69,20 @@ class Images(Protocol):
         """Returns if a tenant may start sandboxes on an image; raises `CallerError`."""
         ...
 
+    def get(self, digest: str) -> MadeOfLayers:
+        """The image of that digest; raises `CallerError`."""
+        ...
+
 
 class Layers(Protocol):
     """The layer store, as far as it matters here."""
 
     def check_usable(self, digests: Iterable[str], tenant: str) -> None:
         """Returns if a tenant may mount all these layers; raises `CallerError`."""
+        ...
+
+    def check_unchanged(self, digests: Iterable[str]) -> None:
+        """Returns if these did not move since this process first used them; raises `IntegrityError`."""
         ...
 
     def claim(self, digest: str, tenant: str) -> None:
@@ -157,6 +165,16 @@ class Sandboxes:
                 record, spec=msgspec.structs.replace(record.spec, idle_timeout_s=idle_timeout_s)
             )  # fmt: skip
             return await self._make(lambda name: self.driver.fork(record, id=name, lease=lease), id)
+
+    def check_unchanged(self, image: str, layers: Sequence[str]) -> None:
+        """Returns if what sandboxes of this image and these layers stand on did not move since this process first
+        used it; see `LayerStore.check_unchanged`.
+
+        Raises:
+            CallerError: no such image.
+            IntegrityError: something moved.
+        """
+        self.layers.check_unchanged((*self.images.get(image).layers, *layers))
 
     async def open(self, id: str) -> Sandbox:
         """A sandbox that runs, by its id, from whatever process.

@@ -58,6 +58,9 @@ class NoImages:
     def check_usable(self, digest: str, tenant: str) -> None:
         return
 
+    def get(self, digest: str) -> MadeOfLayers:
+        raise CallerError(f"There is no image {digest!r}.")
+
 
 class NoLayers:
     """A layer store without layers."""
@@ -66,6 +69,9 @@ class NoLayers:
         self.removed: list[str] = []
 
     def check_usable(self, digests: Iterable[str], tenant: str) -> None:
+        return
+
+    def check_unchanged(self, digests: Iterable[str]) -> None:
         return
 
     def claim(self, digest: str, tenant: str) -> None:

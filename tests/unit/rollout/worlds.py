@@ -230,6 +230,9 @@ class MemorySandboxes:
             raise CallerError(f"no snapshot {snapshot_id}")
         return self.snapshots[snapshot_id]
 
+    def check_unchanged(self, image: str, layers: Sequence[str]) -> None:
+        self.fault("", "vouch")
+
     @asynccontextmanager
     async def keeping(self) -> AsyncIterator[None]:
         async with self.lock:

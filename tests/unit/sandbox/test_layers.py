@@ -103,6 +103,40 @@ CUT_SHORT: dict[str, Callable[[Path], object]] = {
 }
 
 
+@pytest.mark.parametrize("members", [3, 700])
+@pytest.mark.parametrize("way", ["added", "changed in place", "changed and used"])
+def test_what_was_changed_and_put_back_is_seen_before_anybody_vouches(
+    store: LayerStore, tmp_path: Path, members: int, way: str
+) -> None:
+    files = {f"lib/{number}.py": b"0" for number in range(members)}
+    digest = store.add_files(files).digest
+    other = store.add_files({"lib/other.py": b"1"}).digest
+    place = store.check(digest) / "lib"
+    store.check(other)
+    store.check_unchanged([digest, other])
+    if way == "added":
+        (place / "sitecustomize.py").write_bytes(b"import fix")
+        (place / "sitecustomize.py").unlink()
+    else:
+        before = (place / "1.py").stat()
+        (place / "1.py").write_bytes(b"1")
+        (place / "1.py").write_bytes(b"0")
+        os.utime(place / "1.py", ns=(before.st_atime_ns, before.st_mtime_ns))
+    if way == "changed and used":
+        store.check(digest)  # the bytes are right again: sandboxes may stand on them
+    with pytest.raises(IntegrityError, match=f"Layer {digest[:12]}… was touched"):
+        store.check_unchanged([digest])
+    store.check_unchanged([other])
+
+
+def test_flattening_touches_no_layer_that_is_kept(store: LayerStore) -> None:
+    digests = [store.add_files({"a": b"1"}).digest, store.add_files({"b": b"2"}).digest]
+    for digest in digests:
+        store.check(digest)
+    flatten.flatten(store, digests)
+    store.check_unchanged(digests)
+
+
 @pytest.mark.parametrize("transient", [False, True], ids=["kept", "of snapshots"])
 @pytest.mark.parametrize("damage", CUT_SHORT.values(), ids=CUT_SHORT)
 @pytest.mark.parametrize("again", [False, True], ids=["the same process", "another process"])
