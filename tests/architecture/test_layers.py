@@ -14,9 +14,9 @@ from tests.architecture.sources import INSIDE, MODULES, PACKAGE, PROJECT, functi
 pytestmark = pytest.mark.timeout(120)
 
 HEAVY = {
-    "sqlalchemy": {"store", "rollout", "provenance", "app", "testing"},
-    "cryptography": {"security", "provenance", "testing"},
-    "httpx2": {"lake", "sandbox", "rollout", "benchmarks", "cli", "app", "testing"},
+    "sqlalchemy": {"store", "rollout", "provenance", "app"},
+    "cryptography": {"security", "provenance"},
+    "httpx2": {"lake", "sandbox", "rollout", "benchmarks", "cli", "app"},
     "cyclopts": {"cli"},
     "rich": {"cli"},
 }

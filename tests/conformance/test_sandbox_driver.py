@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.processworld import process_world
 
-from ropewalk.testing.processworld import process_world
 from ropewalk.testing.sandbox import SandboxConformance, SandboxWorld
 
 

@@ -8,16 +8,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.shared_image import lend_default_image_to
+from tests.users import UID, run_as
 
 from ropewalk.store.layout import Layout
-from ropewalk.testing.shared_image import lend_default_image_to
-from ropewalk.testing.users import UID, run_as
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs as an ordinary user already")
 
 SUITE = """
 import sys
 import pytest
+sys.path.insert(0, sys.argv[1])
 sys.exit(pytest.main([
     "-q", "-x", "-p", "no:cacheprovider", "-p", "no:hypothesispytest",
     "--timeout", "120", "--rootdir", sys.argv[1], "--confcutdir", sys.argv[1],
@@ -51,6 +52,9 @@ def test_the_contract_holds_without_root(place: Path) -> None:
     for name in (here.parent / "test_sandbox_driver.py", here.parents[1] / "security/test_isolation.py",
                  here.parents[1] / "security/test_shared_counts.py", here.parents[1] / "conftest.py"):  # fmt: skip
         shutil.copy(name, place / name.name)
+    (place / "tests").mkdir()
+    for part in ("__init__", "processworld", "shared_image"):  # of the tests, what these three import
+        shutil.copy(here.parents[1] / f"{part}.py", place / "tests")
     for path in (place, *place.rglob("*")):
         os.chown(path, UID, UID, follow_symlinks=False)
     wanted = "test" if os.environ.get("ROPEWALK_TEST_ALL") else CLAUSES

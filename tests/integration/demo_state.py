@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from ropewalk.store.layout import Layout
-from ropewalk.testing.shared_image import lend_default_image
 from tests.integration import sample_packages
 from tests.integration.command_line import Outcome, ropewalk
+from tests.shared_image import lend_default_image
 
 
 class DemoState(NamedTuple):

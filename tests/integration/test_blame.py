@@ -18,8 +18,8 @@ from ropewalk.sandbox.contract import Held
 from ropewalk.sandbox.drivers.process import cgroups, processes
 from ropewalk.sandbox.drivers.process.folders import Folders, Processes
 from ropewalk.sandbox.drivers.process.plan import group_parents
-from ropewalk.testing.processworld import process_world
 from ropewalk.testing.sandbox import SandboxWorld, output
+from tests.processworld import process_world
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 
 from ropewalk.rollout.plan_file import load_plan
 from ropewalk.store.layout import Layout
-from ropewalk.testing.shared_image import lend_default_image
+from tests.shared_image import lend_default_image
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 PROGRAMS = sorted(EXAMPLES.glob("*.py"))

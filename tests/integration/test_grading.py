@@ -9,7 +9,7 @@ import pytest
 
 from ropewalk.reward.suite import SuitePlan, SuiteRunner
 from ropewalk.sandbox.contract import SandboxSpec
-from ropewalk.testing.grading import TENANT, GradedProblem, GradingWorld, grading_world
+from tests.grading import TENANT, GradedProblem, GradingWorld, grading_world
 from tests.unit.reward.worlds import LEDGER, LEDGER_FIXED, SPANS, built, grading_root  # noqa: F401
 
 pytestmark = pytest.mark.timeout(180)

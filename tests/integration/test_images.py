@@ -20,9 +20,9 @@ from ropewalk.app.ropewalk import Ropewalk
 from ropewalk.benchmarks import image_pull
 from ropewalk.core.errors import CallerError, DeniedError, IntegrityError
 from ropewalk.store.layout import Layout
-from ropewalk.testing.shared_image import lend_default_image
 from tests.images import Answer, FakeRegistry, Request, image, layer, member, push, serving, write_layout
 from tests.integration.command_line import ropewalk
+from tests.shared_image import lend_default_image
 
 _PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/bin"
 

@@ -22,9 +22,9 @@ from ropewalk.sandbox.drivers.process.driver import ProcessDriver
 from ropewalk.sandbox.drivers.process.folders import Folders, LeaseHolder
 from ropewalk.sandbox.drivers.process.plan import group_parents
 from ropewalk.sandbox.sandbox import Sandbox
-from ropewalk.testing.processworld import process_world
 from ropewalk.testing.sandbox import SandboxWorld, output
 from tests.integration.processes import below
+from tests.processworld import process_world
 
 RUNNER = """
 import sys

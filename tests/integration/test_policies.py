@@ -29,8 +29,8 @@ from ropewalk.rollout.policies.search.policy import SearchPolicy
 from ropewalk.rollout.ports import RunWorld
 from ropewalk.rollout.run import RunLoop
 from ropewalk.store.database import Database
-from ropewalk.testing.grading import TENANT, GradedProblem, GradingWorld, grading_world
-from ropewalk.testing.marks import MemoryMarks
+from tests.grading import TENANT, GradedProblem, GradingWorld, grading_world
+from tests.marks import MemoryMarks
 from tests.unit.reward.worlds import grading_root  # noqa: F401
 from tests.unit.rollout.worlds import MemoryRecorder
 

@@ -15,8 +15,8 @@ import pytest
 
 from ropewalk.core.outcomes import Termination
 from ropewalk.sandbox import Lease, Sandbox, Sandboxes, SandboxGoneError, TerminalSize
-from ropewalk.testing.processworld import process_world
 from ropewalk.testing.sandbox import SandboxWorld
+from tests.processworld import process_world
 
 
 @pytest.fixture

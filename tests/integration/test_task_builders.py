@@ -31,8 +31,8 @@ from ropewalk.tasks.records import BuildEvent, BuildPlan, MutantPlan, Reason, Re
 from ropewalk.tasks.requirements import wheel_layer
 from ropewalk.tasks.tree import SourceTree, make_tree
 from ropewalk.tasks.worlds import TEST_ENV
-from ropewalk.testing.grading import GradingWorld, grading_world
-from ropewalk.testing.marks import MemoryMarks
+from tests.grading import GradingWorld, grading_world
+from tests.marks import MemoryMarks
 from tests.unit.tasks.test_requirements import make_wheel
 
 OLD = '''"""Yarn."""
@@ -435,7 +435,7 @@ from pathlib import Path
 import anyio
 from ropewalk.tasks.builder import TaskBuilder, adjacent
 from ropewalk.tasks.records import BuildPlan
-from ropewalk.testing.grading import grading_world
+from tests.grading import grading_world
 from tests.integration import test_task_builders as own
 
 async def main():

@@ -18,11 +18,11 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from tests.absurd_archives import ABSURD_TARS, ABSURD_ZIPS
 
 from ropewalk.core.errors import CallerError, UnavailableError
 from ropewalk.lake import archives
 from ropewalk.lake.archives import ArchiveError, ArchiveFault, Caps, canonical_tar, survey, unpack
-from ropewalk.testing.absurd_archives import ABSURD_TARS, ABSURD_ZIPS
 
 F = ArchiveFault
 Entry = tuple[str, bytes, dict[str, object]]

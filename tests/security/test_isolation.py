@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.processworld import process_world
 
 from ropewalk.core.outcomes import Termination
 from ropewalk.sandbox.contract import SandboxGoneError
 from ropewalk.sandbox.drivers.process.driver import ProcessDriver
 from ropewalk.sandbox.drivers.process.folders import Folders
 from ropewalk.sandbox.sandbox import Sandbox
-from ropewalk.testing.processworld import process_world
 from ropewalk.testing.sandbox import SandboxWorld, output
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs to be started as root")

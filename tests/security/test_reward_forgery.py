@@ -15,6 +15,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+from tests.grading import GradedProblem, GradingWorld, grading_world
 from tests.unit.reward.worlds import (
     LEDGER,
     LEDGER_BROKEN,
@@ -29,7 +30,6 @@ from tests.unit.reward.worlds import (
 from ropewalk.interface.task import Task
 from ropewalk.reward.bundle import apply, capture
 from ropewalk.reward.verdict import Verdict, VerdictStatus
-from ropewalk.testing.grading import GradedProblem, GradingWorld, grading_world
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
 

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.processworld import process_world
 
 from ropewalk.sandbox.drivers.process import plan, rootfs
 from ropewalk.sandbox.sandbox import Sandbox
-from ropewalk.testing.processworld import process_world
 from ropewalk.testing.sandbox import SandboxWorld, until
 
 

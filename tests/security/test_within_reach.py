@@ -15,12 +15,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from tests.grading import GradedProblem, grading_world
 from tests.unit.reward.worlds import grading_root  # noqa: F401
 
 from ropewalk.reward.values.assertions import Kind
 from ropewalk.reward.values.entropy import Telling, guess_bits
 from ropewalk.reward.values.literals import seen_in_files
-from ropewalk.testing.grading import GradedProblem, grading_world
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
 

@@ -24,7 +24,6 @@ import msgspec
 import pytest
 
 from ropewalk.app.costs import cost_of_run
-from ropewalk.core.clock import ManualClock
 from ropewalk.core.errors import CallerError, IntegrityError, UnavailableError
 from ropewalk.core.outcomes import Termination
 from ropewalk.core.records import decode_own
@@ -46,6 +45,7 @@ from ropewalk.rollout.summarise import summary_of
 from ropewalk.sandbox.contract import SandboxGoneError, SandboxSpec
 from ropewalk.sandbox.files import FileError
 from ropewalk.store.database import Database
+from ropewalk.testing.clock import ManualClock
 from tests.unit.rollout.worlds import FIXED, Durable, MemoryBlobs, MemoryRecorder, MemorySandboxes, Result
 
 PLAN = Plan(

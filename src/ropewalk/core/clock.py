@@ -29,29 +29,6 @@ class SystemClock:
         return time.monotonic()
 
 
-class ManualClock:
-    """A clock that moves only when told."""
-
-    def __init__(self, start_s: float = 1_700_000_000.0) -> None:
-        self._now_s = start_s
-
-    def now_s(self) -> float:
-        return self._now_s
-
-    def monotonic_s(self) -> float:
-        return self._now_s
-
-    def advance(self, seconds: float) -> None:
-        """Moves both clocks forward.
-
-        Raises:
-            ValueError: `seconds` is negative.
-        """
-        if seconds < 0:
-            raise ValueError("time does not go back")
-        self._now_s += seconds
-
-
 def utc(seconds: float) -> str:
     """RFC 3339 in UTC with milliseconds, e.g. 2026-11-30T10:55:19.123Z."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

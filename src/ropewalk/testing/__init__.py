@@ -1,1 +1,1 @@
-"""Public conformance suites, one per driver family, and a sandbox driver for tests that need no isolation."""
+"""Public conformance suites, one per driver family; a clock and a sandbox driver for tests of those who use them."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from ropewalk.core import errors
-from ropewalk.core.clock import ManualClock, utc
+from ropewalk.core.clock import utc
 from ropewalk.core.ids import check_id, new_id
 from ropewalk.core.outcomes import Termination
+from ropewalk.testing.clock import ManualClock
 
 
 def test_ids_sort_by_the_time_they_were_made() -> None:

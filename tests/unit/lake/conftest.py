@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from ropewalk.core.clock import ManualClock
 from ropewalk.lake import Fetcher, Lake, Terms
 from ropewalk.lake.pypi import JSON_TYPE
 from ropewalk.store.blobs import open_blobs
 from ropewalk.store.layout import Layout
+from ropewalk.testing.clock import ManualClock
 
 Answer = Callable[[BaseHTTPRequestHandler], None]
 

@@ -14,12 +14,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from ropewalk.core.clock import ManualClock
 from ropewalk.core.errors import CallerError, DeniedError, IntegrityError, UnavailableError
 from ropewalk.core.records import digest, digest_bytes
 from ropewalk.lake import ArchiveError, Fetcher, Lake, Pin, Terms, canonical_tar, unpack
 from ropewalk.store.blobs import open_blobs
 from ropewalk.store.layout import Layout
+from ropewalk.testing.clock import ManualClock
 
 Sdist = Callable[..., bytes]
 

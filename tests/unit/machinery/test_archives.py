@@ -9,9 +9,9 @@ import time
 import zipfile
 
 import pytest
+from tests.absurd_archives import ABSURD_TARS, ABSURD_ZIPS, pax_record, tar_of
 
 from ropewalk.machinery.archives import AbsurdArchiveError, open_tar, open_zip
-from ropewalk.testing.absurd_archives import ABSURD_TARS, ABSURD_ZIPS, pax_record, tar_of
 
 CPU_S_MAX = 2.0
 """On any machine; without the bounds it is minutes to hours."""

@@ -7,12 +7,12 @@ from pathlib import Path
 import anyio
 import pytest
 
-from ropewalk.core.clock import ManualClock
 from ropewalk.core.errors import CallerError
 from ropewalk.core.limits import GIB
 from ropewalk.orchestration import Fleet, Placement, ResourceRequest, open_fleet
 from ropewalk.orchestration.drivers.local import LocalFleet, LocalFleetConfig
 from ropewalk.orchestration.machine import Machine, measure
+from ropewalk.testing.clock import ManualClock
 from ropewalk.testing.fleet import settled
 
 MACHINE = Machine(cpus=2, memory_bytes=8 * GIB, notes=())

@@ -9,10 +9,10 @@ import time
 import zipfile
 
 import pytest
+from tests.absurd_archives import ABSURD_TARS, ABSURD_ZIPS
 
 from ropewalk.reward.values import datafiles
 from ropewalk.reward.values.prose import prose
-from ropewalk.testing.absurd_archives import ABSURD_TARS, ABSURD_ZIPS
 
 CPU_S_MAX = 2.0
 """On any machine; a parser without bounds takes seconds to hours."""

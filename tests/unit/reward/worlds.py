@@ -8,11 +8,11 @@ from pathlib import Path
 
 import anyio.to_thread
 import pytest
+from tests.grading import GradedProblem, GradingWorld
 
 from ropewalk.core.records import canonical_bytes, decode_own
 from ropewalk.interface.task import Task
 from ropewalk.reward.build import GraderBuild
-from ropewalk.testing.grading import GradedProblem, GradingWorld
 
 LEDGER_BROKEN = '''"""Sums of entries by account."""
 

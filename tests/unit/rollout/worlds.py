@@ -34,7 +34,7 @@ from ropewalk.rollout.ports import RunWorld
 from ropewalk.rollout.threads import in_thread
 from ropewalk.sandbox.contract import SandboxGoneError, SandboxSpec, SandboxStats, SnapshotRecord
 from ropewalk.store.database import Database
-from ropewalk.testing.marks import MemoryMarks
+from tests.marks import MemoryMarks
 
 WORKDIR = "/work"
 BROKEN = b"def double(x):\n    return x + 2\n"

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.users import run_as
 
 from ropewalk.core.errors import CallerError, IntegrityError, UnavailableError
 from ropewalk.core.ids import new_id
@@ -40,7 +41,6 @@ from ropewalk.sandbox.drivers.process.client import Channel
 from ropewalk.sandbox.drivers.process.driver import ProcessDriver
 from ropewalk.sandbox.drivers.process.folders import IDS, Folder, Folders, Processes
 from ropewalk.store.layout import Layout
-from ropewalk.testing.users import run_as
 
 ALLOW, EPERM, ENOSYS, KILL = 0x7FFF0000, 0x00050000 | errno.EPERM, 0x00050000 | errno.ENOSYS, 0x80000000
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}

@@ -12,6 +12,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
+from tests.marks import MemoryMarks
 
 from ropewalk.core.clock import SystemClock
 from ropewalk.core.outcomes import Termination
@@ -26,7 +27,6 @@ from ropewalk.tasks.quota import Quota
 from ropewalk.tasks.reasons import MEANINGS, advice, examples, why_fewer, why_nothing
 from ropewalk.tasks.records import BuildPlan, MutantPlan, Reason, Rejection, ReleaseRef, SourceYield, YieldReport
 from ropewalk.tasks.tree import SourceTree, make_tree
-from ropewalk.testing.marks import MemoryMarks
 
 MODULES = ("tests/test_a.py", "tests/test_b.py", "tests/test_c.py")
 LOST = "tests/test_b.py: E   ModuleNotFoundError: No module named 'tabulate'"

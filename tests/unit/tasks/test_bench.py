@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.marks import MemoryMarks
 from tests.unit.tasks.test_baselines import GOOD, WRONG, suite, tree
 
 from ropewalk.core.records import canonical_bytes
 from ropewalk.reward.suite import SuitePlan, SuiteRecord
 from ropewalk.tasks.bench import Bench, BuildWorld
-from ropewalk.testing.marks import MemoryMarks
 
 MARKS = MemoryMarks()
 PLAN = SuitePlan(workdir="/work", files=("tests/test_a.py",), tests=(), import_paths=(".",), timeout_s=1.0)

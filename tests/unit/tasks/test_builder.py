@@ -7,6 +7,7 @@ from typing import Any
 import anyio
 import msgspec
 import pytest
+from tests.marks import MemoryMarks
 
 from ropewalk.core.errors import CallerError, IntegrityError, UnavailableError
 from ropewalk.core.records import canonical_bytes, digest
@@ -30,7 +31,6 @@ from ropewalk.tasks.records import (
 )
 from ropewalk.tasks.statements import task_statements
 from ropewalk.tasks.tree import SourceTree, make_tree
-from ropewalk.testing.marks import MemoryMarks
 
 
 def ref(version: str, name: str = "pkg") -> ReleaseRef:

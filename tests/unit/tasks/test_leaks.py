@@ -20,14 +20,14 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.absurd_archives import ABSURD_TARS, ABSURD_ZIPS, overlapping_zip
+from tests.marks import MemoryMarks
 
 from ropewalk.tasks import bodies, leaks
 from ropewalk.tasks.bodies import functions
 from ropewalk.tasks.fingerprints import Fingerprints, take_fingerprints
 from ropewalk.tasks.leaks import Leak, Scanner, scan_text
 from ropewalk.tasks.tree import make_tree
-from ropewalk.testing.absurd_archives import ABSURD_TARS, ABSURD_ZIPS, overlapping_zip
-from ropewalk.testing.marks import MemoryMarks
 
 BEFORE = b'''def chunked(items, size):
     """Pieces."""

@@ -12,7 +12,7 @@ from ropewalk.sandbox.images import ImageStore
 from ropewalk.sandbox.layers import LayerStore
 from ropewalk.store.layout import Layout
 from ropewalk.testing.sandbox import SandboxWorld
-from ropewalk.testing.shared_image import lend_default_image
+from tests.shared_image import lend_default_image
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from ropewalk.sandbox.sandboxes import Sandboxes
 from ropewalk.store.blobs import open_blobs
 from ropewalk.store.contract import Blobs
 from ropewalk.store.layout import Layout
-from ropewalk.testing.shared_image import lend_default_image
+from tests.shared_image import lend_default_image
 
 TENANT = "tests"
 LIMITS = GraderLimits(cpu_s=1.5, wall_s=8.0, attempts_max=3)

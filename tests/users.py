@@ -7,10 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import ropewalk
 from ropewalk.sandbox.drivers.process import kernel
 
 UID = 12_345
 """A user that no system knows."""
+_PACKAGES = Path(ropewalk.__file__).parents[1]
 
 
 def run_as(code: str, *arguments: str, uid: int = UID, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
@@ -24,7 +26,7 @@ def run_as(code: str, *arguments: str, uid: int = UID, timeout_s: float = 60.0) 
     return subprocess.run(
         [sys.executable, "-c", code, *arguments],
         capture_output=True, text=True, timeout=timeout_s, check=False, preexec_fn=lambda: _become(uid),
-        env={"PATH": os.environ["PATH"], "HOME": "/nonexistent", "PYTHONPATH": str(Path(__file__).parents[2])},
+        env={"PATH": os.environ["PATH"], "HOME": "/nonexistent", "PYTHONPATH": str(_PACKAGES)},
     )  # fmt: skip
 
 
