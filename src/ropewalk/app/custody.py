@@ -47,9 +47,7 @@ from ropewalk.store.layout import Layout
 
 TRUST_ROOT_NAME: Final = "ropewalk-trust-root.json"
 CHECKPOINT_NAME: Final = "ropewalk-checkpoint"
-STORED_KINDS: Final = frozenset(
-    {"raw", "commit", "bundle", "episode", "verdict", "reward", "plan", "task", "grader", "oracle"}
-)
+STORED_KINDS: Final = frozenset({"raw", "commit", "bundle", "episode", "verdict", "reward", "plan"})
 """Whose bytes `verify` compares with the digests in the statements."""
 NOT_COMPARED: Final = "not compared: layers on disk and the report; times, use and cost are the host's word, unsigned"
 

@@ -22,6 +22,7 @@ from ropewalk.interface.task import Task, TaskKind, TaskOrigin
 from ropewalk.orchestration.drivers.local import LocalFleet
 from ropewalk.orchestration.machine import Machine
 from ropewalk.rollout.plan import SourcePlan, TasksPlan
+from ropewalk.sandbox.sandboxes import Sandboxes
 from ropewalk.tasks.bench import SLOT_SANDBOXES
 from ropewalk.tasks.builder import Workshop
 from ropewalk.tasks.pins import load_pins
@@ -160,6 +161,8 @@ async def test_one_build_says_why_fewer_tasks_came(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr("os.cpu_count", lambda: 64)
     monkeypatch.setattr(building, "task_statements", lambda tasks, wheels: [])
     monkeypatch.setattr(Machines, "image", image)
+    looked_over: list[str] = []
+    monkeypatch.setattr(Sandboxes, "check_unchanged", lambda self, image, layers: looked_over.append(image))
     told: list[BuildEvent] = []
     plan = BuildPlan(pairs=(PairPlan(before=ref("a", "1"), after=ref("a", "2")),), tenant="local")
     with Custody.open(state=tmp_path / "state") as custody:
@@ -168,6 +171,7 @@ async def test_one_build_says_why_fewer_tasks_came(tmp_path: Path, monkeypatch: 
         assert [event.detail for event in told if event.stage == "fewer"] == [made.fewer]
         enough = await build_tasks(custody, Machines(custody), plan, count=1, tell=told.append)
     assert enough.fewer == "" and len(told) == 1
+    assert looked_over == ["c" * 64] * 2, "nothing is signed that rests on layers which moved"
     assert shops[0].parallel == 3, "what this process may use counts, not what the board carries"
 
 
