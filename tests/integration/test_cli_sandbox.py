@@ -10,12 +10,16 @@ from pathlib import Path
 import pytest
 
 from ropewalk.core.ids import new_id
+from ropewalk.store.layout import Layout
 from tests.integration.command_line import Outcome, ropewalk, ropewalk_process, started
+from tests.shared_image import lend_default_image
 
 
 @pytest.fixture(scope="module")
 def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("home") / "state"
+    path = tmp_path_factory.mktemp("home") / "state"
+    lend_default_image(Layout(path))
+    return path
 
 
 @pytest.fixture(scope="module")

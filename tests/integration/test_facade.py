@@ -10,6 +10,7 @@ from ropewalk import Ropewalk, RopewalkSync
 from ropewalk.core.errors import CallerError
 from ropewalk.sandbox.drivers.process.driver import ProcessDriver
 from ropewalk.store.layout import Layout
+from tests.shared_image import lend_default_image
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -21,6 +22,7 @@ def state(tmp_path: Path) -> Path:
     driver.close()
     if not probe.usable:
         pytest.skip(f"no process sandboxes here: {'; '.join(probe.problems)}")
+    lend_default_image(Layout(tmp_path / "state"))
     return tmp_path / "state"
 
 

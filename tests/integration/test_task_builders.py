@@ -20,7 +20,7 @@ import pytest
 
 from ropewalk.core.errors import RopewalkError
 from ropewalk.core.records import decode, digest
-from ropewalk.interface.task import FileSet, TaskKind
+from ropewalk.interface.task import FileSet, Task, TaskKind
 from ropewalk.lake.archives import unpack
 from ropewalk.reward.globs import matches_any
 from ropewalk.reward.ports import GradingSandbox, GradingSandboxes
@@ -262,13 +262,10 @@ async def test_release_tasks(world: GradingWorld, tmp_path: Path) -> None:
     chunked = records["TestChunked"]
     inherited = {name for name in (*chunked.held_out, *chunked.task.visible_tests) if "last_piece" in name}
     assert inherited <= set(chunked.held_out) or inherited <= set(chunked.task.visible_tests)
+    await _fails_its_killers_and_is_mended_by_the_oracle(world, chunked.task)
 
 
-async def test_a_task_s_sandbox_fails_its_killers_and_the_oracle_mends_them(
-    world: GradingWorld, tmp_path: Path
-) -> None:
-    report = await build(world, tmp_path, release("1.0", OLD), release("2.0", NEW), tasks_max=1)
-    task = report.tasks[0].task
+async def _fails_its_killers_and_is_mended_by_the_oracle(world: GradingWorld, task: Task) -> None:
     spec = SandboxSpec(tenant="tests", image=task.image, layers=task.layers, workdir=task.workdir, env=TEST_ENV)
     sandbox = await world.sandboxes.create(spec)
     try:
@@ -384,13 +381,14 @@ async def test_a_build_that_is_stopped_keeps_each_task_that_was_built(world: Gra
 
 async def test_a_package_that_carries_its_own_answer_is_refused(world: GradingWorld, tmp_path: Path) -> None:
     hidden = NEW[NEW.index("def chunked") :].encode()
+    tests = TESTS[: TESTS.index("def test_rotated_once()")].encode()
     before = make_tree(
-        {"yarn/__init__.py": OLD.encode(), "yarn/next.txt": hidden, "tests/test_yarn.py": TESTS.encode()},
+        {"yarn/__init__.py": OLD.encode(), "yarn/next.txt": hidden, "tests/test_yarn.py": tests},
         distribution="yarn",
         version="1.0",
     )
     after = make_tree(
-        {"yarn/__init__.py": NEW.encode(), "tests/test_yarn.py": TESTS.encode()}, distribution="yarn", version="2.0"
+        {"yarn/__init__.py": NEW.encode(), "tests/test_yarn.py": tests}, distribution="yarn", version="2.0"
     )
     report = await build(world, tmp_path, before, after, tasks_max=1)
     assert report.tasks == ()
