@@ -13,7 +13,7 @@ from typing import Final, Protocol
 import msgspec
 
 from ropewalk.core.records import Record, digest_bytes
-from ropewalk.tasks.bodies import describe, parse, walk
+from ropewalk.tasks.bodies import describe, first_line, functions, parse, walk
 
 WEIGHT_MIN: Final = 12
 """Syntax nodes below which equal bodies say nothing."""
@@ -146,8 +146,9 @@ def _secrets(kind: str, path: str, content: bytes) -> tuple[tuple[Secret, int], 
 def _each_secret(kind: str, path: str, content: bytes) -> Iterator[tuple[Secret, int]]:
     lines = content.decode("utf-8", "replace").splitlines()
     marks = _compiled(content)
+    known = functions(content)  # most were described before, for other questions
     for name, node in _functions(content):
-        body = describe(name, node)
+        body = known[name] if known[name].first_line == first_line(node) else describe(name, node)
         statements = _without_docstring(node.body)
         text = "\n".join("\n".join(lines[s.lineno - 1 : s.end_lineno]) for s in statements)
         qualified = name  # `outer.inner` here is `outer.<locals>.inner` there; inner functions have no mark
