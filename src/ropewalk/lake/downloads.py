@@ -208,7 +208,7 @@ def _check_status(response: httpx2.Response, name: str) -> None:
 def _verified(body: bytes, headers: httpx2.Headers, name: str, sha256: str | None) -> bytes:
     if headers.get("Content-Encoding", "identity").lower() != "identity" and sha256 is None:
         raise UnavailableError(
-            f"{name}: sent in the encoding {headers['Content-Encoding']!r}, which was not asked for."
+            f"{name}: sent in the encoding {headers['Content-Encoding'][:80]!r}, which was not asked for."
         )
     if sha256 is not None:
         got = hashlib.sha256(body).hexdigest()

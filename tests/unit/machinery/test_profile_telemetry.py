@@ -8,14 +8,14 @@ import logging
 
 import pytest
 
-from ropewalk.machinery import telemetry
+from ropewalk.machinery import redaction, telemetry
 
 
 @pytest.mark.parametrize("as_json", [True, False])
 def test_lines_carry_ids_and_fields_but_no_secrets(as_json: bool) -> None:
     stream = io.StringIO()
     telemetry.configure("info", as_json=as_json, stream=stream)
-    telemetry.hide("hunter2-hunter2")
+    redaction.hide("hunter2-hunter2")
     log = logging.getLogger("ropewalk.sample")
     try:
         with telemetry.bound(run="run:1"), telemetry.bound(episode="episode:2"):
@@ -31,7 +31,7 @@ def test_lines_carry_ids_and_fields_but_no_secrets(as_json: bool) -> None:
     assert len(text.splitlines()) == 2
     if as_json:
         first = json.loads(text.splitlines()[0])
-        assert first["run"] == "run:1" and first["api_key"] == telemetry.REDACTED and first["tokens_prompt"] == 7
+        assert first["run"] == "run:1" and first["api_key"] == redaction.REDACTED and first["tokens_prompt"] == 7
 
 
 def test_ids_end_with_their_block() -> None:
