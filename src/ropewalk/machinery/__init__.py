@@ -1,1 +1,1 @@
-"""Driver loading, profile parsing, telemetry, and what keeps secrets out of texts."""
+"""Driver loading, profile parsing, telemetry, deadlines, and what keeps secrets out of texts."""
