@@ -12,17 +12,17 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-import httpx2
+C = TypeVar("C")
 
 RATE_WINDOW_S: Final = 30.0
 """Over each of these times a body's rate is taken."""
 _UNTIL_S: ContextVar[float] = ContextVar("ropewalk_deadline", default=float("inf"))
 
 
-class TooSlowError(httpx2.ReadTimeout):
-    """The deadline is over. Another try would be as slow."""
+class TooSlowError(Exception):
+    """The deadline is over. Another try would be as slow. None of httpx2's errors, which are worth one."""
 
 
 @contextmanager
@@ -39,9 +39,10 @@ def deadline(seconds: float) -> Iterator[None]:
         _UNTIL_S.reset(mark)
 
 
-def with_deadlines(client: httpx2.Client) -> httpx2.Client:
-    """The client itself, whose connections keep to `deadline` from now on."""
-    for transport in (client._transport, *client._mounts.values()):
+def with_deadlines(client: C) -> C:
+    """The httpx2.Client itself, whose connections keep to `deadline` from now on."""
+    inside = vars(client)
+    for transport in (inside["_transport"], *inside["_mounts"].values()):
         if transport is not None:  # None: an address that no proxy is asked for
             pool = vars(transport)["_pool"]
             pool._network_backend = _Backend(pool._network_backend)
