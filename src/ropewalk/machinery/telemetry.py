@@ -7,7 +7,6 @@ with telemetry.bound(run=run_id):
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 import sys
@@ -17,6 +16,7 @@ from contextvars import ContextVar
 from typing import Any, TextIO
 
 from ropewalk.core.clock import utc
+from ropewalk.core.records import json_text
 from ropewalk.machinery.redaction import REDACTED, without_hidden
 
 _BOUND: ContextVar[dict[str, str]] = ContextVar("ropewalk_ids")
@@ -65,7 +65,7 @@ class StructuredFormatter(logging.Formatter):
             message += "\n" + redact(self.formatException(record.exc_info))
         head = {"time": utc(record.created), "level": record.levelname.lower(), "logger": record.name}
         if self._as_json:
-            return json.dumps({**head, "message": message, **safe}, default=str, ensure_ascii=False)
+            return json_text({**head, "message": message, **safe}, default=str)
         tail = "".join(f" {name}={value}" for name, value in safe.items())
         return f"{head['time']} {head['level']} {head['logger']} {message}{tail}"
 

@@ -8,6 +8,7 @@ import logging
 
 import pytest
 
+from ropewalk.cli.output import print_json
 from ropewalk.machinery import redaction, telemetry
 
 
@@ -44,3 +45,16 @@ def test_ids_end_with_their_block() -> None:
     finally:
         logging.getLogger("ropewalk").handlers.clear()
     assert "run:1" not in stream.getvalue()
+
+
+def test_what_is_printed_and_logged_as_json_controls_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    hostile = "a\u202eb\x9b31m"
+    stream = io.StringIO()
+    telemetry.configure("info", as_json=True, stream=stream)
+    try:
+        logging.getLogger("ropewalk.sample").info(hostile)
+    finally:
+        logging.getLogger("ropewalk").handlers.clear()
+    print_json({"said": hostile})
+    for text, name in ((stream.getvalue(), "message"), (capsys.readouterr().out, "said")):
+        assert "\u202e" not in text and "\x9b" not in text and json.loads(text)[name] == hostile
