@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import logging
 import socket
@@ -216,6 +217,33 @@ async def test_the_key_is_in_no_record_and_no_log(tmp_path: Path, caplog: pytest
     with pytest.raises(CallerError, match="no header") as caught:
         ChatClient(settings("http://h/v1"), key="two\nlines-of-secret")
     assert "secret" not in str(caught.value)
+
+
+REPEATED = {
+    "cut by us": "x" * (500 - len(KEY) + 1) + KEY,
+    "cut by the endpoint": f"bad key {KEY[:-1]}",
+    "its end": f"bad key …{KEY[2:]}",
+    "escaped": "".join(f"\\u{ord(letter):04x}" for letter in KEY),
+    "in an address": "".join(f"%{ord(letter):02x}" for letter in KEY),
+    "in base64": base64.b64encode(f"Bearer {KEY}".encode()).decode(),
+}
+
+
+@pytest.mark.parametrize("status", [200, 400, 401, 500])
+@pytest.mark.parametrize("how", REPEATED)
+async def test_nor_is_a_long_part_of_it_or_another_notation(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, how: str, status: int
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    told = REPEATED[how]
+    body = json.loads(says(told, ("shell", {"command": told, told: [told]})).partition(b"\r\n\r\n")[2])
+    echo = http(body, 200) if status == 200 else http(told.encode(), status)
+    async with serving(*([echo, DONE] if status == 200 else [echo])) as server:
+        played, _ = await run_with(server, tmp_path, attempts_max=2)
+    stored = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()).decode("latin1")
+    for place in (repr(played), caplog.text, stored, json.dumps(server.requests)):
+        assert told[-12:] not in place and KEY[4:-4] not in place
+    assert "[key]" in repr(played) + stored
 
 
 @pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 529])

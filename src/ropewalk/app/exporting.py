@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal
@@ -10,6 +9,7 @@ from typing import Literal
 from ropewalk.app.custody import Custody
 from ropewalk.app.reporting import check_export, loaded_run
 from ropewalk.core.errors import CallerError
+from ropewalk.core.records import json_text
 from ropewalk.lake.records import RawRecord
 from ropewalk.machinery.files import replace_whole, replacing
 from ropewalk.rollout.atif import export_atif
@@ -34,7 +34,7 @@ def exported(custody: Custody, run: str, format: Format) -> Iterator[tuple[str, 
         yield from zip(sealed, export_jsonl(loaded, custody.blobs), strict=True)
         return
     for episode, document in zip(sealed, export_atif(loaded, custody.blobs), strict=True):
-        yield episode, json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+        yield episode, json_text(document, separators=(",", ":")).encode() + b"\n"
 
 
 def write_export(custody: Custody, run: str, format: Format, out: Path) -> int:

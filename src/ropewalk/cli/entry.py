@@ -13,6 +13,7 @@ from ropewalk.cli.commands import entries, top_help
 from ropewalk.cli.enduring import Enduring
 from ropewalk.cli.exit_codes import EXIT_INTERRUPTED, EXIT_UNAVAILABLE, EXIT_USAGE
 from ropewalk.core.errors import RopewalkError, leaves
+from ropewalk.machinery.redaction import without_hidden
 
 EVERYWHERE_FLAGS = ("--profile", "--state")
 NAMES_MAX = 2
@@ -108,7 +109,7 @@ def _report(error: Exception) -> int:
     if os.environ.get("ROPEWALK_DEBUG"):
         import traceback
 
-        traceback.print_exception(error)
+        print(without_hidden("".join(traceback.format_exception(error))), file=sys.stderr)
     inside = list(leaves(error))
     known = [leaf for leaf in inside if isinstance(leaf, RopewalkError)]
     if known:
@@ -138,4 +139,4 @@ def _block(message: str, *, rule: str = "", next_step: str = "") -> None:
         lines.append(f"{dim} rule:{off} {rule}")
     if next_step:
         lines.append(f"{dim} next:{off} {next_step}")
-    print("\n".join(lines), file=sys.stderr)
+    print(without_hidden("\n".join(lines)), file=sys.stderr)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
@@ -13,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ropewalk.cli.enduring import Enduring
-from ropewalk.core.records import to_plain
+from ropewalk.core.records import json_text, to_plain
 
 PLAIN_WIDTH = 1_000_000
 """Where nothing is a terminal: no table is so wide that it folds, and a script's `grep` finds whole ids."""
@@ -48,7 +47,7 @@ def counted(number: int, word: str) -> str:
 
 def print_json(value: Any) -> None:
     """Records or plain values as JSON, indented, on standard output."""
-    print(json.dumps(to_plain(value), indent=2, ensure_ascii=False))
+    print(json_text(to_plain(value), indent=2))
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:

@@ -12,6 +12,7 @@ from ropewalk.cli.exit_codes import EXIT_INCOMPLETE
 from ropewalk.cli.opening import journal, named, opened
 from ropewalk.cli.output import counted, print_json, print_table, say
 from ropewalk.core.errors import CallerError
+from ropewalk.core.toml import parse_toml
 
 if TYPE_CHECKING:
     from ropewalk.rollout.plan import Plan
@@ -226,8 +227,6 @@ def _settled() -> CallerError:
 
 def _settings(pairs: list[str]) -> dict[str, Any]:
     """`table.key=value` pairs; values are read as TOML, and as text where they are none."""
-    import tomllib
-
     found: dict[str, Any] = {}
     for pair in pairs:
         name, separator, text = pair.partition("=")
@@ -236,7 +235,7 @@ def _settings(pairs: list[str]) -> dict[str, Any]:
             said = f"did you mean {' or '.join(f'{full}={text[:40]}' for full in meant)}? " if meant else ""
             raise CallerError(f"{pair[:80]!r} is no setting.", next_step=f"{said}Write it as table.key=value.")
         try:
-            found[name.strip()] = tomllib.loads(f"value = {text}")["value"]
-        except (ValueError, RecursionError):  # not TOML: text
+            found[name.strip()] = parse_toml(f"value = {text}", what=name)["value"]
+        except CallerError:  # not TOML: text
             found[name.strip()] = text
     return found

@@ -59,8 +59,10 @@ IMAGE_LAYERS_AT_ONCE: Final = 4
 """Fetched and unpacked side by side."""
 IMAGE_STALL_TIMEOUT_S: Final = 20.0
 """Without a byte from a registry."""
+IMAGE_ANSWER_TIMEOUT_S: Final = 60.0
+"""From a request to a whole manifest or token, or to a layer's headers, redirects and logins included."""
 IMAGE_RATE_BYTES_PER_S_MIN: Final = 1024
-"""Of a layer's download, over each of these times; a slower one counts as stalled."""
+"""Of a layer's download; a slower one is given up."""
 IMAGE_ATTEMPTS_MAX: Final = 5
 """Failures in a row, without a byte gained, before a registry is given up."""
 IMAGE_BUILD_TIMEOUT_S: Final = 3600.0
@@ -116,8 +118,12 @@ INNER_MEMBERS_MAX: Final = 5_000
 DOWNLOAD_BYTES_MAX: Final = 64 * MIB
 DOWNLOAD_TIMEOUT_S: Final = 30.0
 """Without a byte from the other side."""
+DOWNLOAD_HEADERS_TIMEOUT_S: Final = 60.0
+"""From a request to its answer's headers, redirects included, however steadily they drip."""
 DOWNLOAD_TOTAL_TIMEOUT_S: Final = 600.0
-"""Of one file's body, however steadily it drips."""
+"""Of one file, from the request on, however steadily it drips."""
+DOWNLOAD_RATE_BYTES_PER_S_MIN: Final = 1024
+"""Of its body."""
 DOWNLOAD_ATTEMPTS_MAX: Final = 4
 
 # Documents

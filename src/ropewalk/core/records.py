@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from typing import Any, TypeVar, dataclass_transform
 
 import msgspec
@@ -17,6 +18,7 @@ from ropewalk.core.errors import CallerError, IntegrityError
 from ropewalk.core.limits import JSON_BYTES_MAX, JSON_DEPTH_MAX
 
 T = TypeVar("T")
+_NOT_ASCII = re.compile(r"[^\x00-\x7e]")
 
 
 class _RecordMeta(msgspec.StructMeta):
@@ -64,6 +66,18 @@ def digest(value: Any) -> str:
 def content_id(kind: str, value: Any) -> str:
     """`kind:` and the first 32 characters of the value's digest."""
     return f"{kind}:{digest(value)[:32]}"
+
+
+def json_text(plain: Any, **options: Any) -> str:
+    """JSON for people and terminals: `json.dumps`, where letters stay letters, and what is not printable (controls,
+    what turns a line's direction, lone surrogates) is escaped. Read again it is the same value.
+    """
+    return _NOT_ASCII.sub(_printable, json.dumps(plain, ensure_ascii=False, **options))
+
+
+def _printable(found: re.Match[str]) -> str:
+    letter = found[0]
+    return letter if letter.isprintable() else "\\u007f" if letter == "\x7f" else json.dumps(letter)[1:-1]
 
 
 def decode(data: bytes | str, type: type[T], *, what: str = "") -> T:

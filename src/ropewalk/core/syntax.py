@@ -15,6 +15,9 @@ import re
 import threading
 import tokenize
 from bisect import bisect_right
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import CodeType
 
 _LOCK = threading.Lock()
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
@@ -24,9 +27,9 @@ def parse_module(source: str | bytes) -> ast.Module:
     """`ast.parse` for a module, safe in threads.
 
     Raises:
-        SyntaxError, ValueError, RecursionError, MemoryError: as `ast.parse`.
+        SyntaxError: also where the parser gives up for depth, or for a number of too many digits.
     """
-    with _LOCK:
+    with _refusals():
         return ast.parse(source)
 
 
@@ -34,10 +37,31 @@ def parse_expression(source: str) -> ast.Expression:
     """`ast.parse` in mode `eval`, safe in threads.
 
     Raises:
-        SyntaxError, ValueError, RecursionError, MemoryError: as `ast.parse`.
+        SyntaxError: as `parse_module`.
     """
-    with _LOCK:
+    with _refusals():
         return ast.parse(source, mode="eval")
+
+
+def compile_module(source: str | bytes, name: str) -> CodeType:
+    """`compile` for a module, safe in threads, without this one's future statements.
+
+    Raises:
+        SyntaxError: as `parse_module`.
+    """
+    with _refusals():
+        code: CodeType = compile(source, name, "exec", dont_inherit=True)
+        return code
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """A module that nests too deeply ends the parser in whatever its depth hits first."""
+    try:
+        with _LOCK:
+            yield
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise SyntaxError(str(error) or "it nests too deeply") from error
 
 
 def lines_of(text: str) -> list[str]:

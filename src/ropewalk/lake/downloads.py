@@ -6,6 +6,7 @@ import hashlib
 import random
 import time
 from collections.abc import Callable
+from contextlib import closing
 from typing import Final
 from urllib.parse import urljoin, urlsplit, urlunsplit
 
@@ -13,6 +14,7 @@ import httpx2
 
 from ropewalk.core import limits
 from ropewalk.core.errors import CallerError, DeniedError, IntegrityError, UnavailableError
+from ropewalk.machinery.deadlines import LeastRate, TooSlowError, deadline, with_deadlines
 
 Progress = Callable[[str, int, int | None], None]
 """Called with a file's name, the bytes so far, and the bytes in all where they are known. May raise to give up."""
@@ -50,6 +52,7 @@ class Fetcher:
         self,
         *,
         timeout_s: float = limits.DOWNLOAD_TIMEOUT_S,
+        headers_timeout_s: float = limits.DOWNLOAD_HEADERS_TIMEOUT_S,
         total_timeout_s: float = limits.DOWNLOAD_TOTAL_TIMEOUT_S,
         attempts_max: int = limits.DOWNLOAD_ATTEMPTS_MAX,
         sleep: Callable[[float], None] = time.sleep,
@@ -58,17 +61,18 @@ class Fetcher:
         """
         Args:
             timeout_s: of connecting, and without a byte from the other side.
-            total_timeout_s: of one body.
+            headers_timeout_s: from a request to the headers of what it leads to.
+            total_timeout_s: from a request to the end of the body. A server that is slower is not asked again.
             attempts_max: of one fetch, at failed connections, 408, 425, 429 and 5xx; waits longer each time.
         """
+        self._headers_timeout_s = headers_timeout_s
         self._total_timeout_s = total_timeout_s
         self._attempts_max = attempts_max
         self._sleep = sleep
         self._chance = chance or random.Random()
         # `identity`: an archive that is unpacked on its way would not have its digest any more, and could be a bomb.
-        self._client = httpx2.Client(
-            timeout=timeout_s, follow_redirects=False, headers={"Accept-Encoding": "identity", "User-Agent": "ropewalk"}
-        )
+        headers = {"Accept-Encoding": "identity", "User-Agent": "ropewalk"}
+        self._client = with_deadlines(httpx2.Client(timeout=timeout_s, follow_redirects=False, headers=headers))
 
     def __enter__(self) -> Fetcher:
         return self
@@ -96,7 +100,7 @@ class Fetcher:
             CallerError: not an http or https URL, not found (404, 410), or larger than `bytes_max`.
             DeniedError: a redirect to another scheme than https (rule `redirect`), or 401 or 403 (rule `index`).
             IntegrityError: a wrong sha256, or an answer that breaks off every time.
-            UnavailableError: no answer, or failing ones every time.
+            UnavailableError: no answer, or failing ones every time, or one that comes too slowly.
         """
         if _scheme(url) not in ("http", "https"):
             raise CallerError(
@@ -117,14 +121,13 @@ class Fetcher:
         self, url: str, name: str, bytes_max: int, *, accept: str, sha256: str | None, progress: Progress | None
     ) -> tuple[bytes, httpx2.Headers]:
         try:
-            for _ in range(_REDIRECTS_MAX + 1):
-                with self._client.stream("GET", url, headers={"Accept": accept}) as response:
-                    if response.status_code in _REDIRECTS:
-                        url = _redirected(url, response.headers.get("Location", ""), name)
-                        continue
+            with deadline(self._total_timeout_s):
+                with closing(self._answer(url, name, accept)) as response:
                     _check_status(response, name)
                     body = self._read(response, name, bytes_max, progress)
                 return _verified(body, response.headers, name, sha256), response.headers
+        except TooSlowError as error:
+            raise self._too_slow(url, name) from error
         except httpx2.InvalidURL as error:
             raise CallerError(f"{name}: {public_url(url)!r} is no address: {error}.") from error
         except httpx2.TransportError as error:
@@ -135,7 +138,28 @@ class Fetcher:
                     next_step="check the network, or give a local directory or archive.",
                 )
             ) from error
+
+    def _answer(self, url: str, name: str, accept: str) -> httpx2.Response:
+        """What the redirects end in; its body is still to come."""
+        with deadline(self._headers_timeout_s):
+            for _ in range(_REDIRECTS_MAX + 1):
+                request = self._client.build_request("GET", url, headers={"Accept": accept})
+                response = self._client.send(request, stream=True)
+                if response.status_code not in _REDIRECTS:
+                    return response
+                response.close()
+                url = _redirected(url, response.headers.get("Location", ""), name)
         raise UnavailableError(f"{name}: {public_url(url)} redirects more than {_REDIRECTS_MAX} times.")
+
+    def _too_slow(self, where: str, name: str, so_far: int | None = None) -> UnavailableError:
+        limit = f"{self._headers_timeout_s:g} s to its headers, {self._total_timeout_s:g} s in all"
+        got = "" if so_far is None else f", after {so_far} bytes"
+        return UnavailableError(
+            f"{name}: {public_url(where)} is too slow{got}: {limit} and {limits.DOWNLOAD_RATE_BYTES_PER_S_MIN} bytes "
+            "per second of the body are allowed.",
+            retry_after_s=_BACKOFF_MAX_S,
+            next_step="check the network, name another index, or give a local directory or archive.",
+        )
 
     def _read(self, response: httpx2.Response, name: str, bytes_max: int, progress: Progress | None) -> bytes:
         where = public_url(str(response.url))
@@ -145,17 +169,18 @@ class Fetcher:
         if total is not None and total > bytes_max:
             raise too_large
         body = bytearray()
-        deadline_s = time.monotonic() + self._total_timeout_s
+        rate = LeastRate(limits.DOWNLOAD_RATE_BYTES_PER_S_MIN)
         try:
             for chunk in response.iter_raw():
                 body += chunk
                 if len(body) > bytes_max:
                     raise too_large
-                if time.monotonic() > deadline_s:
-                    slow = f"{name}: {where} took more than {self._total_timeout_s:g} s, for {len(body)} bytes so far."
-                    raise UnavailableError(slow, retry_after_s=_BACKOFF_MAX_S)
+                if not rate.is_kept(len(body)):
+                    raise self._too_slow(where, name, len(body))
                 if progress is not None:
                     progress(name, len(body), total)
+        except TooSlowError as error:
+            raise self._too_slow(where, name, len(body)) from error
         except httpx2.RemoteProtocolError as error:
             truncated = f"{name}: truncated. Expected {total} bytes, got {len(body)} from {where}. Nothing was stored."
             raise _AgainError(IntegrityError(truncated)) from error
@@ -208,7 +233,7 @@ def _check_status(response: httpx2.Response, name: str) -> None:
 def _verified(body: bytes, headers: httpx2.Headers, name: str, sha256: str | None) -> bytes:
     if headers.get("Content-Encoding", "identity").lower() != "identity" and sha256 is None:
         raise UnavailableError(
-            f"{name}: sent in the encoding {headers['Content-Encoding']!r}, which was not asked for."
+            f"{name}: sent in the encoding {headers['Content-Encoding'][:80]!r}, which was not asked for."
         )
     if sha256 is not None:
         got = hashlib.sha256(body).hexdigest()

@@ -8,10 +8,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
+from urllib.parse import unquote, urlsplit
 
 from ropewalk.core.errors import UnavailableError
+from ropewalk.machinery.redaction import hide
 
 VARIABLES: Final = ("ROPEWALK_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL")
 """Looked at in this order; a variable that is set but empty is taken as not set, as pip does."""
@@ -21,7 +24,7 @@ _TIMEOUT_S: Final = 20.0
 
 
 def index_url(explicit: str | None = None, *, environ: Mapping[str, str] | None = None) -> str:
-    """The simple index's URL, without a slash at its end.
+    """The simple index's URL, without a slash at its end. Logs and errors hide a password in it.
 
     The first of: the argument, `VARIABLES`, pip's configuration (`global.index-url`), pip's built-in default.
 
@@ -30,7 +33,10 @@ def index_url(explicit: str | None = None, *, environ: Mapping[str, str] | None 
     """
     variables = os.environ if environ is None else environ
     chosen = explicit or next((variables[name] for name in VARIABLES if variables.get(name)), None)
-    return (chosen or _ask_pip()).strip().rstrip("/")
+    url = (chosen or _ask_pip()).strip().rstrip("/")
+    with suppress(ValueError):  # no URL: whoever fetches says so
+        hide(unquote(urlsplit(url).password or ""))
+    return url
 
 
 @functools.cache

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import configparser
 import re
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from email import message_from_bytes, policy
 from typing import Any, Final
@@ -19,6 +18,7 @@ from packaging.utils import canonicalize_name
 from ropewalk.core.errors import CallerError, DeniedError
 from ropewalk.core.limits import MIB
 from ropewalk.core.records import Record
+from ropewalk.core.toml import parse_toml
 from ropewalk.lake.records import LicenceBasis, LicenceRecord
 
 METADATA_BYTES_MAX: Final = 1 * MIB
@@ -77,7 +77,7 @@ def parse_metadata(path: str, data: bytes) -> Metadata:
     """
     try:
         return _PARSERS.get(path.rpartition("/")[2], _from_headers)(path, data)
-    except (ValueError, configparser.Error, AttributeError, TypeError) as error:
+    except (ValueError, configparser.Error, AttributeError, TypeError, RecursionError) as error:
         raise CallerError(f"{path} cannot be read as metadata: {error}.") from error
 
 
@@ -224,7 +224,7 @@ def _from_headers(path: str, data: bytes) -> Metadata:
 
 
 def _from_pyproject(path: str, data: bytes) -> Metadata:
-    project: dict[str, Any] = tomllib.loads(data.decode()).get("project", {})
+    project: dict[str, Any] = parse_toml(data, what=path).get("project", {})
     licence = project.get("license", "")
     return Metadata(
         name=canonicalize_name(str(project.get("name", ""))), version=str(project.get("version", "")),

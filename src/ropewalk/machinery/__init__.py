@@ -1,1 +1,1 @@
-"""Driver loading, profile parsing, telemetry."""
+"""Driver loading, profile parsing, telemetry, deadlines, and what keeps secrets out of texts."""

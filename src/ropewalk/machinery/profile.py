@@ -7,7 +7,6 @@ are given to the parser by the composition root, so this module knows no layer.
 from __future__ import annotations
 
 import ipaddress
-import tomllib
 from collections.abc import Mapping
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -17,6 +16,7 @@ import msgspec
 from ropewalk.core import limits
 from ropewalk.core.errors import CallerError, DeniedError
 from ropewalk.core.records import Record
+from ropewalk.core.toml import parse_toml
 
 S = TypeVar("S", bound=Record)
 
@@ -123,10 +123,7 @@ def parse_profile(text: str, *, name: str, families: Mapping[str, type[Record]])
     """
     if len(text) > limits.PROFILE_BYTES_MAX:
         raise CallerError(f"Profile {name!r}: {len(text)} bytes, {limits.PROFILE_BYTES_MAX} allowed.")
-    try:
-        plain = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise CallerError(f"Profile {name!r} is not TOML: {error}.") from error
+    plain = parse_toml(text, what=f"Profile {name!r}")
     known = {"description", "tenant", "network", *families}
     if unknown := sorted(set(plain) - known):
         raise CallerError(

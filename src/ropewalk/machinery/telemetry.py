@@ -7,7 +7,6 @@ with telemetry.bound(run=run_id):
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 import sys
@@ -17,6 +16,8 @@ from contextvars import ContextVar
 from typing import Any, TextIO
 
 from ropewalk.core.clock import utc
+from ropewalk.core.records import json_text
+from ropewalk.machinery.redaction import REDACTED, without_hidden
 
 _BOUND: ContextVar[dict[str, str]] = ContextVar("ropewalk_ids")
 _NONE: dict[str, str] = {}
@@ -24,8 +25,6 @@ _SECRET_NAME = re.compile(r"(?i)(pass(word|phrase)?|secret|token(?!s)|api_?key|a
 _SECRET_TEXT = re.compile(
     r"(?i)(bearer\s+|sk-|ghp_|(?:api_?key|token|password|passphrase)[\"']?\s*[=:]\s*[\"']?)[^\s\"',;]{4,}"
 )
-REDACTED = "[redacted]"
-_hidden: set[str] = set()
 
 
 def fields(**values: Any) -> dict[str, Any]:
@@ -43,17 +42,9 @@ def bound(**ids: str) -> Iterator[None]:
         _BOUND.reset(mark)
 
 
-def hide(secret: str) -> None:
-    """From now on this text is redacted wherever it appears in a line. Texts shorter than 6 characters are not."""
-    if len(secret) >= 6:
-        _hidden.add(secret)
-
-
 def redact(text: str) -> str:
     """The text without known secrets and without what looks like one."""
-    for secret in _hidden:
-        text = text.replace(secret, REDACTED)
-    return _SECRET_TEXT.sub(lambda match: f"{match.group(1)}{REDACTED}", text)
+    return _SECRET_TEXT.sub(lambda match: f"{match.group(1)}{REDACTED}", without_hidden(text))
 
 
 class StructuredFormatter(logging.Formatter):
@@ -74,7 +65,7 @@ class StructuredFormatter(logging.Formatter):
             message += "\n" + redact(self.formatException(record.exc_info))
         head = {"time": utc(record.created), "level": record.levelname.lower(), "logger": record.name}
         if self._as_json:
-            return json.dumps({**head, "message": message, **safe}, default=str, ensure_ascii=False)
+            return json_text({**head, "message": message, **safe}, default=str)
         tail = "".join(f" {name}={value}" for name, value in safe.items())
         return f"{head['time']} {head['level']} {head['logger']} {message}{tail}"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Iterable, Mapping
 from importlib.resources import files
 from pathlib import Path
@@ -13,6 +12,7 @@ import msgspec
 
 from ropewalk.core.errors import CallerError
 from ropewalk.core.records import Record
+from ropewalk.core.toml import parse_toml
 
 _MAY_BE_ZERO: Final = frozenset({
     "capex_usd", "threads_reserve", "memory_reserve_gib", "power_kw", "electricity_usd_kwh", "colocation_usd_h",
@@ -56,12 +56,13 @@ def load_prices(file: Path | None = None, *, overrides: Iterable[str] = ()) -> P
     Raises:
         CallerError: a file that cannot be read, an unknown key, a value that is no number or makes no sense.
     """
-    merged = _tables(tomllib.loads((files(__package__) / "prices.toml").read_text(encoding="utf-8")), "prices.toml")
+    merged = _tables(parse_toml((files(__package__) / "prices.toml").read_bytes(), what="prices.toml"), "prices.toml")
     if file is not None:
         try:
-            given = tomllib.loads(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+            data = file.read_bytes()
+        except OSError as error:
             raise CallerError(f"The price file {file} cannot be read: {error}.") from error
+        given = parse_toml(data, what=f"The price file {file}")
         _merge(merged, _tables(given, str(file)), str(file))
     for pair in overrides:
         key, separator, text = pair.partition("=")
@@ -95,7 +96,10 @@ def _tables(plain: Mapping[str, Any], where: str) -> dict[str, dict[str, Any]]:
         number = table.get("value")
         if isinstance(number, bool) or not isinstance(number, (int, float)):
             raise CallerError(f"{where}: the value of {key!r} is not a number.")
-        tables[key] = {**table, "value": float(number)}
+        try:
+            tables[key] = {**table, "value": float(number)}
+        except OverflowError:
+            raise CallerError(f"{where}: the value of {key!r} is too large.") from None
     return tables
 
 

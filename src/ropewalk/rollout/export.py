@@ -6,11 +6,10 @@ docs/design/formats/exports.md.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
-from ropewalk.core.records import to_plain
+from ropewalk.core.records import json_text, to_plain
 from ropewalk.interface.episode import EpisodeRecord, Step
 from ropewalk.rollout.chat import conversation
 from ropewalk.rollout.loaded import LoadedEpisode, LoadedRun, whole_record
@@ -24,7 +23,7 @@ def export_jsonl(loaded: LoadedRun, blobs: Blobs) -> Iterator[bytes]:
     for result in loaded.episodes:
         if result.reward and (record := whole_record(blobs, result.row)):
             plain = trajectory(loaded, result, record)
-            yield json.dumps(plain, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+            yield json_text(plain, separators=(",", ":"), allow_nan=False).encode() + b"\n"
 
 
 def trajectory(loaded: LoadedRun, result: LoadedEpisode, record: EpisodeRecord) -> dict[str, Any]:

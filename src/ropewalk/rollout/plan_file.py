@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import json
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from enum import Enum
 from pathlib import Path
@@ -16,6 +15,7 @@ import msgspec
 from ropewalk.core import limits
 from ropewalk.core.errors import CallerError
 from ropewalk.core.records import Record
+from ropewalk.core.toml import parse_toml
 from ropewalk.rollout.plan import Plan
 
 _HEADER = re.compile(r"^\s*\[\s*([A-Za-z0-9_.\s-]+?)\s*\]\s*(#.*)?$")
@@ -53,15 +53,7 @@ def load_plan(path: Path) -> Plan:
 
 def parse_plan(text: str, *, where: str = "plan") -> Plan:
     """Like `load_plan`, from text. `where` names it in messages."""
-    try:
-        plain = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise CallerError(f"{where}: not TOML: {error}.") from error
-    except RecursionError:
-        raise CallerError(f"{where}: nested too deeply.") from None
-    except ValueError as error:  # an integer of more digits than Python reads
-        raise CallerError(f"{where}: a value that cannot be read: {error}.") from None
-    return _to_plan(plain, where, _key_lines(text))
+    return _to_plan(parse_toml(text, what=where), where, _key_lines(text))
 
 
 def plan_from_settings(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ropewalk.core import limits
 from ropewalk.core.errors import CallerError
+from ropewalk.machinery.redaction import hide
 from ropewalk.security.private_files import read_private
 
 
@@ -26,7 +27,7 @@ def check_reference(reference: str) -> str:
 
 
 def resolve_secret(reference: str) -> str:
-    """What `env:NAME` or `file:PATH` refers to; a file's last line break is not part of it.
+    """What `env:NAME` or `file:PATH` refers to; a file's last line break is not part of it. Logs and errors hide it.
 
     Raises:
         CallerError: not a reference, or nothing is there, or it is empty or not UTF-8.
@@ -43,4 +44,5 @@ def resolve_secret(reference: str) -> str:
         value, step = value.removesuffix("\n").removesuffix("\r"), f"write the secret into {rest}."
     if not value:
         raise CallerError(f"{reference} is empty or not set.", next_step=step)
+    hide(value)
     return value

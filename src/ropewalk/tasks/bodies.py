@@ -41,7 +41,7 @@ def parse(source: bytes | str) -> ast.Module | None:
     """The module's syntax tree, or None where this Python cannot parse it. Others hold it too: not to be changed."""
     try:
         return parse_module(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    except SyntaxError:
         return None
 
 

@@ -257,7 +257,7 @@ class _Side:
         )
         try:
             return json.loads(result.stdout)
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
 
 

@@ -13,6 +13,7 @@ from typing import Final, Protocol
 import msgspec
 
 from ropewalk.core.records import Record, digest_bytes
+from ropewalk.core.syntax import compile_module
 from ropewalk.tasks.bodies import describe, first_line, functions, parse, walk
 
 WEIGHT_MIN: Final = 12
@@ -171,8 +172,8 @@ def _words(function: ast.FunctionDef | ast.AsyncFunctionDef) -> tuple[bytes, ...
 
 def _compiled(content: bytes) -> dict[str, str]:
     try:
-        return dict(code_marks(compile(content, "<secret>", "exec", dont_inherit=True)))
-    except (SyntaxError, ValueError, RecursionError):
+        return dict(code_marks(compile_module(content, "<secret>")))
+    except (SyntaxError, RecursionError):
         return {}
 
 

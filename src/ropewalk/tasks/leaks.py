@@ -301,7 +301,7 @@ def _load(content: bytes) -> types.CodeType | None:
         return None
     try:
         code = marshal.loads(content[16:])
-    except (ValueError, EOFError, TypeError):
+    except (ValueError, EOFError, TypeError, MemoryError):
         return None
     return code if isinstance(code, types.CodeType) else None
 

@@ -6,7 +6,6 @@ chosen by sampling distributions for pairs that yield.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -15,6 +14,7 @@ import msgspec
 
 from ropewalk.core.errors import CallerError
 from ropewalk.core.records import Record
+from ropewalk.core.toml import parse_toml
 from ropewalk.lake.records import Pin
 from ropewalk.tasks.records import BuildPlan, MutantPlan, PairPlan, ReleaseRef
 
@@ -120,8 +120,8 @@ def load_pins(catalogue: str, *, path: Path = PINS_FILE) -> PinnedCatalogue:
         CallerError: no such catalogue, or the file does not fit.
     """
     try:
-        everything = msgspec.convert(tomllib.loads(path.read_text()), _Pins)
-    except (OSError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        everything = msgspec.convert(parse_toml(path.read_bytes(), what="the file"), _Pins)
+    except (OSError, msgspec.ValidationError, CallerError) as error:
         raise CallerError(f"{path}: {error}.") from error
     pairs = tuple(pair for pair in everything.pair if catalogue in pair.catalogues)
     mutants = tuple(each for each in everything.mutants if catalogue in each.catalogues)

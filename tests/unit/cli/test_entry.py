@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import subprocess
 import sys
@@ -12,6 +13,9 @@ import pytest
 from ropewalk.cli import entry
 from ropewalk.cli.commands import entries, top_help
 from ropewalk.core.errors import CallerError, DeniedError, IntegrityError, RopewalkError, UnavailableError
+from ropewalk.lake import index_url
+from ropewalk.sandbox.oci.credentials import Credentials
+from ropewalk.security.references import resolve_secret
 
 
 def fail_with(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
@@ -20,6 +24,24 @@ def fail_with(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
 
     monkeypatch.setattr(entry, "_dispatch", dispatch)
     monkeypatch.delenv("ROPEWALK_DEBUG", raising=False)
+
+
+@pytest.mark.parametrize("debug", ["", "1"])
+def test_no_secret_that_was_looked_up_is_in_an_error(
+    debug: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    secret, login, index = (f"{name}-password-of-this-test-{debug}" for name in ("looked", "login", "index"))
+    monkeypatch.setenv("A_SECRET", secret)
+    resolve_secret("env:A_SECRET")
+    monkeypatch.setenv("A_LOGIN", f"somebody:{login}")
+    Credentials({"here:1": "env:A_LOGIN"}).login("here:1")
+    index_url(f"https://me:{index.replace('-', '%2d')}@index.example/simple")
+    basic = base64.b64encode(f"me:{login}".encode()).decode()
+    fail_with(monkeypatch, CallerError(f"a {secret} {login[:-3]}", next_step=f"{basic} {index.replace('-', '%2D')}"))
+    monkeypatch.setenv("ROPEWALK_DEBUG", debug)
+    assert entry.main(["x"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("[redacted]") == (8 if debug else 4) and "password" not in said and basic[-16:] not in said
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ropewalk.core.errors import CallerError, IntegrityError
 from ropewalk.core.limits import JSON_DEPTH_MAX
-from ropewalk.core.records import Record, canonical_bytes, content_id, decode, decode_own, digest
+from ropewalk.core.records import Record, canonical_bytes, content_id, decode, decode_own, digest, json_text
 
 
 class Example(Record):
@@ -77,3 +77,11 @@ def test_a_damaged_own_record_is_a_matter_of_integrity() -> None:
 def test_records_are_frozen() -> None:
     with pytest.raises(AttributeError):
         Example(name="a", note="b").name = "c"  # type: ignore[misc]
+
+
+@given(st.dictionaries(st.text(st.characters()), st.text(st.characters())), st.sampled_from([None, 2]))
+def test_json_for_terminals_controls_none_and_loses_nothing(plain: dict[str, str], indent: int | None) -> None:
+    hostile = "é\u202e\x9b31m\x7f\x1b[0m\u2066\u2028\U000e0041\ud800 \\u202e"
+    text = json_text({**plain, "hostile": hostile}, indent=indent)
+    assert json.loads(text) == {**plain, "hostile": hostile} and "é" in text
+    assert all(letter.isprintable() for letter in text.replace("\n", ""))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ropewalk.core.syntax import Source, lines_of, parse_expression, parse_module
+from ropewalk.core.syntax import Source, compile_module, lines_of, parse_expression, parse_module
 
 SOURCE = "def f(a):\n" + "".join(f"    a = [a, ({number}, {{'x': [a]}})]\n" for number in range(400))
 
@@ -18,7 +18,7 @@ def test_many_threads_parse_at_once() -> None:
         assert {ast.dump(tree) for tree in pool.map(parse_module, [SOURCE] * 16)} == {wanted}
 
 
-def test_errors_are_those_of_ast() -> None:
+def test_errors_are_syntax_errors() -> None:
     with pytest.raises(SyntaxError):
         parse_module("def f(:")
     with pytest.raises(SyntaxError):
@@ -65,3 +65,14 @@ def _as_written(text: str, node: ast.expr | ast.stmt) -> str:
 )
 def test_what_is_not_plain_utf8_has_no_places(data: bytes) -> None:
     assert Source.read(data) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["-" * 50_000 + "1", "(" * 50_000 + ")" * 50_000, "not " * 20_000 + "1", "9" * 5_000, "a\0b", "1 +"],
+    ids=["signs", "brackets", "words", "digits", "zero byte", "half"],
+)
+def test_what_cannot_be_parsed_is_a_syntax_error_whatever_the_parser_makes_of_it(text: str) -> None:
+    for parse in (parse_module, parse_expression, lambda text: compile_module(text, "<test>")):
+        with pytest.raises(SyntaxError):
+            parse(text)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import socket
+import threading
+import time
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
@@ -11,6 +14,7 @@ import pytest
 
 from ropewalk.core.errors import CallerError, DeniedError, IntegrityError, UnavailableError
 from ropewalk.lake.downloads import Fetcher, public_url
+from ropewalk.machinery import deadlines
 
 DATA = b"0123456789" * 10
 SHA = hashlib.sha256(DATA).hexdigest()
@@ -136,21 +140,66 @@ def test_a_server_that_hangs_is_unavailable(index: Any, waits: list[float]) -> N
     assert len(waits) == 1
 
 
-def test_a_server_that_drips_runs_out_of_time(index: Any) -> None:
+DRIPPED = {
+    "status": b"HTTP/1.1 200 O",
+    "header": b"HTTP/1.1 200 OK\r\nX-Slow: ",
+    "redirect": b"HTTP/1.1 302 Found\r\nLocation: /",
+    "error": b"HTTP/1.1 503 Busy\r\nRetry-After: 1",
+    "body": b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n",
+    "head of a chunk": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5;x=",
+    "trailer": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\nX-Slow: ",
+}
+
+
+@pytest.mark.parametrize("what", DRIPPED)
+def test_a_server_that_drips_runs_out_of_time_and_is_not_asked_again(index: Any, waits: list[float], what: str) -> None:
+    ended = threading.Event()
+
     def drip(request: BaseHTTPRequestHandler) -> None:
-        request.send_response(200)
-        request.send_header("Connection", "close")
-        request.end_headers()
         request.close_connection = True
-        try:
-            while True:
-                request.wfile.write(b"x")
-        except OSError:
-            pass
+        with suppress(OSError):
+            request.wfile.write(DRIPPED[what])
+            while not ended.wait(0.02):
+                request.wfile.write(b"1")
 
     index.routes["/f"] = drip
-    with Fetcher(total_timeout_s=0.1) as fetcher, pytest.raises(UnavailableError, match=r"more than 0\.1 s"):
-        fetcher.get(f"{index.root}/f", name="f", bytes_max=1 << 40)
+    started_s = time.monotonic()
+    is_body = what in ("body", "head of a chunk", "trailer")
+    limits_s = {"headers_timeout_s": 60.0, "total_timeout_s": 0.2} if is_body else {"headers_timeout_s": 0.2}
+    try:
+        said = "too slow" + (", after [0-9]+ bytes" if is_body else "")
+        with Fetcher(sleep=waits.append, **limits_s) as fetcher, pytest.raises(UnavailableError, match=said):
+            fetcher.get(f"{index.root}/f", name="f", bytes_max=1 << 40)
+    finally:
+        ended.set()
+    assert waits == [] and len(index.requests) == 1 and time.monotonic() - started_s < 5
+
+
+def test_a_body_comes_at_a_least_rate(index: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deadlines, "RATE_WINDOW_S", 0.1)
+    ended = threading.Event()
+
+    def slow(request: BaseHTTPRequestHandler) -> None:
+        request.close_connection = True
+        with suppress(OSError):
+            request.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n" + bytes(5000))
+            while not ended.wait(0.02):
+                request.wfile.write(b"1")
+
+    index.routes["/f"] = slow
+    try:
+        with Fetcher() as fetcher, pytest.raises(UnavailableError, match=r"too slow, after 50\d\d bytes"):
+            fetcher.get(f"{index.root}/f", name="f", bytes_max=1 << 40)
+    finally:
+        ended.set()
+
+
+def test_a_connection_that_is_used_again_has_a_time_limit_of_its_own(index: Any) -> None:
+    index.answer("/f", DATA)
+    with Fetcher(headers_timeout_s=0.5, total_timeout_s=0.5) as fetcher:
+        for _ in range(3):
+            assert fetcher.get(f"{index.root}/f", name="f", bytes_max=100)[0] == DATA
+            time.sleep(0.3)  # the limit is over before the last one
 
 
 @pytest.mark.parametrize("length", [True, False])

@@ -10,6 +10,7 @@ import tarfile
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -322,7 +323,7 @@ def test_a_registry_that_drips_is_given_up(
     place: Place, registry: FakeRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One byte per connection is no progress either."""
-    monkeypatch.setattr("ropewalk.sandbox.oci.registry._RATE_WINDOW_S", 0.2)
+    monkeypatch.setattr("ropewalk.machinery.deadlines.RATE_WINDOW_S", 0.2)
     monkeypatch.setattr(limits, "IMAGE_RATE_BYTES_PER_S_MIN", 1 << 20)
 
     def fault(request: Request, answer: Answer) -> Answer | None:
@@ -333,8 +334,51 @@ def test_a_registry_that_drips_is_given_up(
         return None
 
     registry.fault = fault
-    with pytest.raises(UnavailableError, match="breaks off after"):
+    with pytest.raises(UnavailableError, match="is too slow, after"):
         place.pull(registry, sleep=lambda wait_s: time.sleep(0.01))
+
+
+OK = "HTTP/1.1 200 OK\r\n"
+DRIPPED = {
+    "header": ("/manifests/", f"{OK}X-Slow: "),
+    "redirect": ("/manifests/", "HTTP/1.1 307 There\r\nLocation: /"),
+    "manifest": ("/manifests/", f"{OK}Content-Type: application/json\r\nContent-Length: 4000000\r\n\r\n{{"),
+    "challenge": ("/manifests/", "HTTP/1.1 401 No\r\nWWW-Authenticate: Bearer realm=x"),
+    "token's header": ("/token", f"{OK}X-Slow: "),
+    "token": ("/token", f"{OK}Content-Length: 100000\r\n\r\n{{"),
+    "layer's header": (BLOB, f"{OK}X-Slow: "),
+    "head of a layer's chunk": (BLOB, f"{OK}Transfer-Encoding: chunked\r\n\r\n5;x="),
+}
+
+
+@pytest.mark.parametrize("what", DRIPPED)
+def test_an_answer_that_drips_runs_out_of_time_and_is_not_asked_for_again(
+    place: Place, registry: FakeRegistry, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ropewalk.sandbox.oci.registry.RATE_WINDOW_S", 0.3)
+    path, start = DRIPPED[what]
+    ended = threading.Event()
+    login = bearer(registry, "me", "se:cret")
+
+    def fault(request: Request, answer: Answer) -> Answer | None:
+        if path not in request.path:
+            found: Answer | None = login(request, answer) if path == "/token" else answer
+            return found
+        request.handler.close_connection = True
+        with suppress(OSError):
+            request.handler.wfile.write(start.encode())
+            while not ended.wait(0.02):
+                request.handler.wfile.write(b"1")
+        return None
+
+    registry.fault = fault
+    started_s = time.monotonic()
+    try:
+        with pytest.raises(UnavailableError, match="too slow"):
+            place.pull(registry, answer_timeout_s=0.3)
+    finally:
+        ended.set()
+    assert time.monotonic() - started_s < 10 and place.waits == [] and place.is_clean()
 
 
 def test_one_failed_layer_ends_the_others_and_stopping_ends_all(place: Place, registry: FakeRegistry) -> None:

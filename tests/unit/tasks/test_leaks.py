@@ -73,6 +73,21 @@ def secrets() -> Fingerprints:
     )
 
 
+@pytest.mark.parametrize(
+    "odd", [b"-" * 50_000 + b"1", b"(" * 5_000 + b")" * 5_000, b"9" * 5_000, b"a.b" + b".c" * 50_000]
+)
+def test_a_module_that_cannot_be_compiled_hides_no_secret_of_another(odd: bytes) -> None:
+    odd = b"def odd(x):\n    return x + 1\n\nx = " + odd + b"\n"
+    found = take_fingerprints(
+        TREE,
+        before={"pkg/__init__.py": BEFORE, "pkg/odd.py": odd},
+        after={"pkg/__init__.py": AFTER, "pkg/odd.py": odd + b"\n"},
+        tests={"tests/test_pkg.py": TESTS, "tests/test_odd.py": odd},
+        held_out={functions(TESTS)["test_secret"].digest},
+    )
+    assert found.secrets == secrets().secrets
+
+
 MARKS = MemoryMarks()
 
 

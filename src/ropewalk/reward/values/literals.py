@@ -93,7 +93,7 @@ def _tree_of(text: str) -> ast.Module | None:
     """None where it is no Python, or none that can be parsed here."""
     try:
         return parse_module(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    except SyntaxError:
         return None
 
 

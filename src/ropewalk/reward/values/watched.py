@@ -35,7 +35,7 @@ def watched(source: str) -> str:
     """The module with every value shown.
 
     Raises:
-        SyntaxError, ValueError, RecursionError, MemoryError: it cannot be parsed, so it is not run either.
+        SyntaxError, RecursionError: it cannot be parsed, so it is not run either.
     """
     tree = parse_module(source)
     _Watch().visit(tree)

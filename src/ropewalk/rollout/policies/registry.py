@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ropewalk.core.errors import CallerError
-from ropewalk.machinery.telemetry import hide
+from ropewalk.machinery.redaction import hide
 from ropewalk.rollout.plan import OpenAISettings, Plan, PolicyName
 from ropewalk.rollout.policies.contract import Policy
 from ropewalk.rollout.policies.fixed import NoopPolicy, OraclePolicy

@@ -16,6 +16,7 @@ import msgspec
 from ropewalk.core import limits
 from ropewalk.core.errors import CallerError, DeniedError, UnavailableError
 from ropewalk.core.records import decode
+from ropewalk.machinery.redaction import hide
 from ropewalk.sandbox.oci.credentials import Credentials
 
 Fetch = Callable[[str, dict[str, str], dict[str, str]], httpx2.Response]
@@ -100,6 +101,7 @@ class Authorizer:
             raise UnavailableError(
                 f"The service that gives tokens for {self._host} answers wrongly: {error.message}.", retry_after_s=30.0
             ) from error
+        hide(value)
         self._header = f"Bearer {value}"
         life_s = token.expires_in if token.expires_in is not None else _TOKEN_LIFE_S
         self._until_s = time.monotonic() + max(life_s, _TOKEN_LIFE_S) - _EARLY_S

@@ -13,6 +13,7 @@ import msgspec
 from ropewalk.core import limits
 from ropewalk.core.errors import CallerError
 from ropewalk.core.records import decode
+from ropewalk.machinery.redaction import hide
 from ropewalk.sandbox.oci.references import DOCKER_HUB
 from ropewalk.security.private_files import read_private
 from ropewalk.security.references import resolve_secret
@@ -90,4 +91,5 @@ def _login(text: str, what: str) -> Login:
     user, colon, password = text.partition(":")
     if not colon or not user:
         raise CallerError(f"{what} is not of the form USER:PASSWORD.")
+    hide(password)
     return Login(user, password)

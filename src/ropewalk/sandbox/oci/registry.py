@@ -22,6 +22,7 @@ import httpx2
 
 from ropewalk.core import limits
 from ropewalk.core.errors import CallerError, DeniedError, IntegrityError, RopewalkError, UnavailableError
+from ropewalk.machinery.deadlines import RATE_WINDOW_S, LeastRate, TooSlowError, deadline, with_deadlines
 from ropewalk.sandbox.oci.auth import Authorizer, denied
 from ropewalk.sandbox.oci.credentials import Credentials
 from ropewalk.sandbox.oci.documents import INDEX_TYPES, MANIFEST_TYPES, Descriptor
@@ -32,7 +33,6 @@ _REDIRECTS_MAX: Final = 5
 _AGAIN: Final = (408, 425, 429, 500, 502, 503, 504)
 _BACKOFF_S: Final = 0.5
 _BACKOFF_MAX_S: Final = 30.0
-_RATE_WINDOW_S: Final = 30.0
 _RANGE: Final = re.compile(r"bytes (\d+)-\d+/(?:\d+|\*)")
 
 
@@ -50,6 +50,7 @@ class Access:
     proxies: bool = True
     """Whether a proxy that the environment names may be asked. This machine is never asked for through one."""
     stall_timeout_s: float = limits.IMAGE_STALL_TIMEOUT_S
+    answer_timeout_s: float = limits.IMAGE_ANSWER_TIMEOUT_S
     attempts_max: int = limits.IMAGE_ATTEMPTS_MAX
     sleep: Callable[[float], None] = time.sleep
     stop: threading.Event = field(default_factory=threading.Event)
@@ -130,7 +131,8 @@ class Registry:
     def open_blob(self, digest: str, offset: int, what: str) -> httpx2.Response:
         """The answer to a request of a blob from an offset on; its body is still to come."""
         headers = {"Range": f"bytes={offset}-"} if offset else {}
-        return self._send(self._base + f"blobs/{digest}", headers, what)
+        with deadline(self._access.answer_timeout_s):
+            return self._send(self._base + f"blobs/{digest}", headers, what)
 
     def wait(self, attempt: int, after_s: float) -> None:
         """Between two attempts, longer each time."""
@@ -153,14 +155,17 @@ class Registry:
     def _retried(self, fetch: Callable[[], bytes]) -> bytes:
         for attempt in range(1, self.attempts_max + 1):
             try:
-                return fetch()
+                with deadline(self._access.answer_timeout_s):
+                    return fetch()
+            except TooSlowError as error:
+                raise self._silent("it is too slow", error) from error
             except _AgainError as error:
                 if attempt == self.attempts_max:
                     raise error.final from error
                 self.wait(attempt, error.after_s)
             except httpx2.TransportError as error:
                 if attempt == self.attempts_max:
-                    raise self._silent(error) from error
+                    raise self._silent(str(error), error) from error
                 self.wait(attempt, 0.0)
         raise AssertionError
 
@@ -240,16 +245,16 @@ class Registry:
             raise UnavailableError(f"{self.host} names no address for tokens: {error}.") from error
         return httpx2.Response(response.status_code, headers={}, content=data)
 
-    def _silent(self, error: Exception) -> UnavailableError:
+    def _silent(self, why: str, error: Exception) -> UnavailableError:
         return UnavailableError(
-            f"The registry {self.host} does not answer: {error or type(error).__name__}.",
+            f"The registry {self.host} does not answer: {why or type(error).__name__}.",
             retry_after_s=_BACKOFF_MAX_S,
             next_step="check the network and the host's name; what was fetched is kept, so that a new pull goes on.",
         )
 
 
 def _client(access: Access, certificates: ssl.SSLContext, *, proxies: bool) -> httpx2.Client:
-    return httpx2.Client(
+    client = httpx2.Client(
         timeout=httpx2.Timeout(access.stall_timeout_s),
         follow_redirects=False,
         # `identity`: bytes that are unpacked on their way would not have their digest any more.
@@ -258,6 +263,7 @@ def _client(access: Access, certificates: ssl.SSLContext, *, proxies: bool) -> h
         verify=certificates,
         trust_env=proxies,
     )
+    return with_deadlines(client)
 
 
 class Blob:
@@ -273,7 +279,7 @@ class Blob:
         self._skip = 0
         self._rest = b""
         self._failures = 0
-        self._window = (time.monotonic(), 0)
+        self._rate = LeastRate(limits.IMAGE_RATE_BYTES_PER_S_MIN)
 
     def __enter__(self) -> Blob:
         return self
@@ -298,6 +304,9 @@ class Blob:
             self._registry.check_stop()
             try:
                 self._more()
+            except TooSlowError as error:
+                self._close()
+                raise self._lost(error) from error
             except (_AgainError, httpx2.TransportError) as error:
                 self._close()
                 self._failures += 1
@@ -310,7 +319,8 @@ class Blob:
     def _more(self) -> None:
         if self._response is None:
             self._open()
-        data = next(self._chunks, b"")
+        with deadline(RATE_WINDOW_S):
+            data = next(self._chunks, b"")
         if not data:
             self._close()
             if self._at < self._descriptor.size:  # though the answer came to its end
@@ -334,12 +344,8 @@ class Blob:
             )
         self._rest = data
         self._failures = 0
-        now_s = time.monotonic()
-        if now_s - self._window[0] > _RATE_WINDOW_S:
-            if self._at - self._window[1] < limits.IMAGE_RATE_BYTES_PER_S_MIN * _RATE_WINDOW_S:
-                self._failures = self._registry.attempts_max - 1
-                raise _AgainError(self._lost(None))
-            self._window = (now_s, self._at)
+        if not self._rate.is_kept(self._at):
+            raise TooSlowError("too few bytes")
 
     def _open(self) -> None:
         response = self._registry.open_blob(self._descriptor.digest, self._at, self._what)
@@ -359,12 +365,16 @@ class Blob:
                 self._response.close()
         self._response, self._chunks, self._rest = None, iter(()), b""
 
-    def _lost(self, error: Exception | None) -> RopewalkError:
+    def _lost(self, error: Exception) -> RopewalkError:
         if isinstance(error, _AgainError):
             return error.final
-        why = "stalls" if isinstance(error, httpx2.TimeoutException) else "breaks off"
+        so_far = f"after {self._at} of {self._descriptor.size} bytes"
+        if isinstance(error, TooSlowError):
+            why = f"is too slow, {so_far}"
+        else:
+            why = f"{'stalls' if isinstance(error, httpx2.TimeoutException) else 'breaks off'} {so_far}, every time"
         return UnavailableError(
-            f"{self._what}: {self._registry.host} {why} after {self._at} of {self._descriptor.size} bytes, every time.",
+            f"{self._what}: {self._registry.host} {why}.",
             retry_after_s=_BACKOFF_MAX_S,
             next_step="pull again later; layers that are whole are kept.",
         )

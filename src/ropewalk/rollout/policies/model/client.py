@@ -1,5 +1,5 @@
 """Asks a chat completions endpoint: bounded, with retries, within a budget. The key goes into one header, and
-nowhere else: no log, no record, no message."""
+nowhere else: no log, no record, no message, also where the endpoint repeats it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ from typing import Any
 
 import anyio
 import httpx2
+import msgspec
 
 from ropewalk.core import limits
 from ropewalk.core.errors import CallerError
+from ropewalk.core.records import to_plain
+from ropewalk.machinery.redaction import STRETCH, without
 from ropewalk.rollout.plan import OpenAISettings
 from ropewalk.rollout.policies.contract import PolicyFailedError
 from ropewalk.rollout.policies.model.completions import Completion, GarbageError, parse_completion
@@ -31,6 +34,9 @@ once, and so is one that refuses a request before it ever gave a completion: mos
 _AGAIN = {408, 409, 425, 429}
 _NOT_LET_IN = {401, 403, 404}
 _NEVER_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
+_KEY = "[key]"
+_SHOWN_CHARS = 500
+_LOOKED_AT_BYTES = 64 * 1024
 _FULL = ("context_length_exceeded", "maximum context length", "context window")
 
 log = logging.getLogger(__name__)
@@ -173,17 +179,19 @@ class ChatClient:
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             if isinstance(error, _NEVER_SENT):
                 one.settle(0, 0)
-            raise _Again("endpoint_unreachable", f"{type(error).__name__}: {error}"[:300]) from error
+            why = self._shown(f"{type(error).__name__}: {error}")
+            raise _Again("endpoint_unreachable", why) from error
         status = response.status_code
         if status == 200:
             try:
                 completion = parse_completion(body)
             except GarbageError as error:
                 one.settle(one.prompt, min(tokens_in(len(body)), one.completion))
-                raise _Again("endpoint_garbage", f"the answer is no chat completion: {error}") from error
+                why = self._shown(f"the answer is no chat completion: {error}")
+                raise _Again("endpoint_garbage", why) from error
             _settle(one, completion)
-            return completion
-        detail = f"HTTP {status}: {self._shown(body)}"
+            return self._without_key(completion)
+        detail = f"HTTP {status}: {self._shown(body[:_LOOKED_AT_BYTES].decode(errors='replace'))}"
         if status in _AGAIN or status >= 500:
             retry_after_s = _retry_after_s(response.headers.get("retry-after", ""))
             raise _Again("endpoint_overloaded", detail, retry_after_s)
@@ -207,9 +215,15 @@ class ChatClient:
         backoff_s = min(BACKOFF_S * 2.0 ** (attempt - 1), BACKOFF_S_MAX) * self._chance.uniform(0.5, 1.0)
         return max(backoff_s, min(retry_after_s or 0.0, RETRY_AFTER_S_MAX))
 
-    def _shown(self, body: bytes) -> str:
-        text = body[:500].decode(errors="replace")
-        return text.replace(self._key, "[key]") if self._key else text
+    def _shown(self, text: str) -> str:
+        """Cut last: what a cut leaves of the key would not be known for it any more."""
+        return without(text, self._key, instead=_KEY)[:_SHOWN_CHARS]
+
+    def _without_key(self, completion: Completion) -> Completion:
+        """A key shorter than STRETCH could be a word of the answer, and stays in it."""
+        if len(self._key) < STRETCH:
+            return completion
+        return msgspec.convert(_replaced(to_plain(completion), self._key), Completion)
 
 
 def _checked(base_url: str) -> str:
@@ -222,6 +236,14 @@ def _checked(base_url: str) -> str:
     if url.userinfo:
         raise CallerError("base_url holds a password.", next_step="give the key by reference, in policy.openai.key.")
     return f"{base_url.rstrip('/')}/chat/completions"
+
+
+def _replaced(value: Any, key: str) -> Any:
+    if isinstance(value, str):
+        return without(value, key, instead=_KEY)
+    if isinstance(value, dict):
+        return {without(name, key, instead=_KEY): _replaced(item, key) for name, item in value.items()}
+    return [_replaced(item, key) for item in value] if isinstance(value, list | tuple) else value
 
 
 async def _bounded(response: httpx2.Response) -> bytes:
