@@ -56,6 +56,27 @@ PLACES: dict[str, tuple[str, dict[str, str | bytes], dict[str, str | bytes]]] = 
     "in another encoding": ("", {}, {"tests/known.txt": repr(TABLE).encode("utf-16")}),
 }  # fmt: skip
 
+TOLD = ("семь дней назад", "через три месяца", "größtenteils bewölkt", "два года тому назад", "plain and simple text")
+BINARIES = {
+    "a catalogue": lambda text: b"\xde\x12\x04\x95" + bytes(24) + text + b"\0",
+    "a catalogue of the other order": lambda text: b"\x95\x04\x12\xde" + bytes(24) + text + b"\0",
+    "a program": lambda text: b"\x7fELF\x02\x01\x01" + bytes(9) + text + b"\0",
+    "a font": lambda text: b"\x00\x01\x00\x00\x00\x0c" + text + b"\x00\x00\x01",
+    "a picture": lambda text: b"\x89PNG\r\n\x1a\n\x00\x00\x00\x20tEXtComment\x00" + text + b"\x00",
+}
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16-le", "utf-16-be", "latin-1"])
+@pytest.mark.parametrize("kind", BINARIES)
+def test_what_stands_in_binary_files_is_no_secret_in_whatever_encoding(kind: str, encoding: str) -> None:
+    texts = [text for text in TOLD if encoding != "latin-1" or text.isascii()]
+    between = "\0".encode(encoding)
+    data = BINARIES[kind](between.join(text.encode(encoding) for text in texts) + between)
+    values = [Telling(Kind.EQUAL, text) for text in texts]
+    assert guess_bits(values, seen_in_files([("data.bin", data)])) < 10.0
+    assert guess_bits(values, seen_in_files([("data.bin", BINARIES[kind](bytes(40)))])) > 20.0
+
+
 CODEC = """
 def encode(items):
     return ".".join("%x" % item for item in items)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import io
 import lzma
+import re
 import tarfile
 import zipfile
 import zlib
@@ -25,7 +26,8 @@ _INERT = (
     *(b"wOFF", b"wOF2", b"OTTO", b"\x00\x01\x00\x00", b"true", b"ttcf"),
     *(b"\xde\x12\x04\x95", b"\x95\x04\x12\xde", b"TZif", b"\x7fELF", b"MZ"),
 )  # fmt: skip
-"""Pictures, fonts, sounds, message catalogues, time zones and programs: nobody finds a table of answers in them."""
+"""Pictures, fonts, sounds, message catalogues, time zones and programs: what stands in them as text is looked at."""
+_TEXT = re.compile(r"[^\x00-\x08\x0e-\x1f\x7f-\x9f\ufffd]{2,}")
 _BROKEN = (
     *(OSError, EOFError, ValueError, RuntimeError, NotImplementedError, zlib.error, lzma.LZMAError),
     *(zipfile.BadZipFile, tarfile.TarError),
@@ -65,8 +67,17 @@ def _texts(data: bytes, depth: int) -> Iterator[str]:
             yield from _texts(part, depth + 1)
     elif data.startswith(_INERT):
         yield data.decode("latin-1")
+        yield from _legible(data)
     else:
         raise _Unknown("an unknown format")
+
+
+def _legible(data: bytes) -> Iterator[str]:
+    """Texts that lie in a file of bytes, a line each: in an encoding that only its reader knows, at any offset."""
+    yield "\n".join(_TEXT.findall(data.decode("utf-8", "replace")))
+    for encoding in ("utf-16-le", "utf-16-be"):
+        for at in (0, 1):
+            yield "\n".join(_TEXT.findall(data[at:].decode(encoding, "replace")))
 
 
 def _as_text(data: bytes) -> str | None:
