@@ -72,16 +72,23 @@ LINEAGE_SCHEMA: Final = Schema(
     "provenance", [Migration(1, "the lineage index", tables=(_statements, _subjects, _edges, _state))]
 )
 
-# UNION, not UNION ALL: it visits every thing once, however many paths lead there, and ends on circles.
+# UNION, not UNION ALL: it follows every use once, however many paths lead there. What was stated after a use led to
+# nothing there.
 _ANCESTORS: Final = text(
-    "WITH RECURSIVE reached(sha256) AS (SELECT CAST(:start AS VARCHAR(64)) UNION "
-    "SELECT lineage_edge.input FROM lineage_edge JOIN reached ON lineage_edge.subject = reached.sha256) "
-    "SELECT DISTINCT log_index FROM lineage_subject JOIN reached ON lineage_subject.sha256 = reached.sha256"
+    "WITH RECURSIVE reached(sha256, used_at) AS ("
+    "SELECT CAST(:start AS VARCHAR(64)), CAST(4611686018427387904 AS BIGINT) UNION "
+    "SELECT lineage_edge.input, CAST(lineage_edge.log_index AS BIGINT) FROM lineage_edge JOIN reached "
+    "ON lineage_edge.subject = reached.sha256 AND lineage_edge.log_index < reached.used_at) "
+    "SELECT DISTINCT log_index FROM lineage_subject JOIN reached "
+    "ON lineage_subject.sha256 = reached.sha256 AND lineage_subject.log_index < reached.used_at"
 )
 _DESCENDANTS: Final = text(
-    "WITH RECURSIVE reached(sha256) AS (SELECT CAST(:start AS VARCHAR(64)) UNION "
-    "SELECT lineage_edge.subject FROM lineage_edge JOIN reached ON lineage_edge.input = reached.sha256) "
-    "SELECT DISTINCT log_index FROM lineage_edge JOIN reached ON lineage_edge.input = reached.sha256"
+    "WITH RECURSIVE reached(sha256, made_at) AS ("
+    "SELECT CAST(:start AS VARCHAR(64)), CAST(-1 AS BIGINT) UNION "
+    "SELECT lineage_edge.subject, CAST(lineage_edge.log_index AS BIGINT) FROM lineage_edge JOIN reached "
+    "ON lineage_edge.input = reached.sha256 AND lineage_edge.log_index > reached.made_at) "
+    "SELECT DISTINCT log_index FROM lineage_edge JOIN reached "
+    "ON lineage_edge.input = reached.sha256 AND lineage_edge.log_index > reached.made_at"
 )
 _BATCH: Final = 1_000
 

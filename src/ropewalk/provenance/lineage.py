@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final, Protocol
 
 from ropewalk.core.errors import CallerError
 from ropewalk.provenance.intoto import Statement, kind_of
-from ropewalk.provenance.statement import Link
 
+_END: Final = 1 << 62
+"""Behind every entry."""
 MADE_KINDS: Final = frozenset({"raw", "commit", "task", "snapshot", "episode", "trajectory", "verdict", "reward"})
 """Kinds of things that a chain must explain: used without a statement that made them, the chain is incomplete.
 Specifications and settings (graders, images, policies) may be inputs without a maker."""
@@ -27,14 +28,18 @@ def unknown(name: str) -> CallerError:
 
 
 class Lineage(Protocol):
-    """A graph of statements, each known by its index in the log."""
+    """A graph of statements, each known by its index in the log.
+
+    Equal bytes may be made several times: a layer of the same source, out of another file. What was stated after a use
+    led to nothing there, so a chain never grows once its last statement is in the log.
+    """
 
     def ancestors(self, sha256: str) -> tuple[int, ...]:
         """All statements that led to a thing, those that made it included, in log order."""
         ...
 
     def descendants(self, sha256: str) -> tuple[int, ...]:
-        """All statements that used a thing, or something made from it, in log order."""
+        """All statements that used a thing, or something that had been made from it by then, in log order."""
         ...
 
 
@@ -67,25 +72,27 @@ class MemoryLineage:
 
     def ancestors(self, sha256: str) -> tuple[int, ...]:
         """See `Lineage.ancestors`."""
-        return self._walk(sha256, self.makers, lambda statement: statement.inputs)
+        found: list[int] = []
+        used_at = {sha256: _END}
+        for index in sorted(self._statements, reverse=True):
+            statement = self._statements[index]
+            if any(used_at.get(link.sha256, -1) > index for link in statement.subjects):
+                found.append(index)
+                for link in statement.inputs:
+                    used_at.setdefault(link.sha256, index)  # the last use is the one that is met first
+        return tuple(reversed(found))
 
     def descendants(self, sha256: str) -> tuple[int, ...]:
         """See `Lineage.descendants`."""
-        return self._walk(sha256, self.users, lambda statement: statement.subjects)
-
-    def _walk(
-        self, start: str, steps: dict[str, list[int]], onward: Callable[[Statement], tuple[Link, ...]]
-    ) -> tuple[int, ...]:
-        found: set[int] = set()
-        waiting, seen = [start], {start}
-        while waiting:
-            for index in steps.get(waiting.pop(), ()):
-                if index not in found:
-                    found.add(index)
-                    fresh = {link.sha256 for link in onward(self._statements[index])} - seen
-                    seen |= fresh
-                    waiting.extend(fresh)
-        return tuple(sorted(found))
+        found: list[int] = []
+        made_at = {sha256: -1}
+        for index in sorted(self._statements):
+            statement = self._statements[index]
+            if any(made_at.get(link.sha256, _END) < index for link in statement.inputs):
+                found.append(index)
+                for link in statement.subjects:
+                    made_at.setdefault(link.sha256, index)
+        return tuple(found)
 
 
 def gaps(

@@ -160,18 +160,19 @@ def _walk(subject: str, statements: _Statements, makers: dict[str, list[int]]) -
             for link in statements[index][0].inputs:
                 links.setdefault(link.sha256, link)
                 depths.setdefault(link.sha256, depth + 1)
-                chosen = _makers_meant(statements[index][0], link, statements, makers)
+                chosen = _makers_meant(index, link, statements, makers)
                 made_by.setdefault(link.sha256, {}).update(dict.fromkeys(chosen))
                 following += [(depth + 1, maker) for maker in chosen]
         level = following
     return [_node(link, depths[digest], sorted(made_by[digest]), statements) for digest, link in links.items()]
 
 
-def _makers_meant(user: Statement, link: Link, statements: _Statements, makers: dict[str, list[int]]) -> list[int]:
-    """Equal bytes can be made several times: two episodes hand in the same bundle. Where a statement uses something
-    else from one of the makers too (the episode itself), that maker is the one it means; else all of them are."""
-    made_by = makers.get(link.sha256, [])
-    used = {other.sha256 for other in user.inputs if other.sha256 != link.sha256}
+def _makers_meant(user: int, link: Link, statements: _Statements, makers: dict[str, list[int]]) -> list[int]:
+    """Equal bytes can be made several times: two episodes hand in the same bundle. Who made them later is not meant.
+    Where a statement uses something else from one of the makers too (the episode itself), that maker is the one it
+    means; else all of them are."""
+    made_by = [index for index in makers.get(link.sha256, ()) if index < user]
+    used = {other.sha256 for other in statements[user][0].inputs if other.sha256 != link.sha256}
     meant = [index for index in made_by if used & {other.sha256 for other in statements[index][0].subjects}]
     return meant or made_by
 

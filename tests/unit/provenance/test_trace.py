@@ -10,6 +10,7 @@ from tests.unit.provenance.world import World, draft, graded, link, roots
 
 from ropewalk.core.errors import CallerError, IntegrityError
 from ropewalk.core.records import to_plain
+from ropewalk.provenance.answers import whole_lineage
 from ropewalk.provenance.lineage import MemoryLineage
 from ropewalk.provenance.log import revoke_keys
 from ropewalk.provenance.statement import Activity, StatementDraft
@@ -76,7 +77,7 @@ def test_what_was_recorded_only_after_it_was_used_is_told(world: World) -> None:
     world.recorder.record(roots())
     found = traced(world, "reward:0")
     assert not found.complete
-    assert any("only after it was used" in problem for problem in found.problems)
+    assert any("no statement says how" in problem for problem in found.problems)
 
 
 def test_a_thing_used_as_another_kind_is_told(world: World) -> None:
@@ -110,10 +111,29 @@ def test_circles_end(world: World) -> None:
 
 
 def test_several_ways_to_one_thing(world: World) -> None:
-    world.recorder.record(roots())
-    world.recorder.record((draft(Activity.INGEST, "raw:rope-1.0.tar.gz", licence="MIT", again=True),))
+    again = draft(Activity.INGEST, "raw:rope-1.0.tar.gz", licence="MIT", again=True)
+    world.recorder.record((again, *roots()))
     source = traced(world, "task:1").sources[0]
-    assert [statement.index for statement in source.made_by] == [0, 4]
+    assert [statement.index for statement in source.made_by] == [0, 1]
+
+
+def test_what_is_stated_after_a_use_led_to_nothing_there(world: World) -> None:
+    """The same source comes in as another file, and gives the same task again: an equal digest, made twice."""
+    world.fill()
+    before = traced(world, "reward:1")
+    other = draft(Activity.INGEST, "raw:rope-1.0.zip", licence="GPL-3.0-only")
+    (task,) = (each for each in roots() if each.subjects[0].name == "task:1")
+    world.recorder.record((other, msgspec.structs.replace(task, inputs=(link("raw:rope-1.0.zip"),), started_s=9.0)))
+    world.recorder.record(graded(7))
+    assert traced(world, "reward:1") == before, "a chain never grows"
+    assert {source.name for source in traced(world, "reward:7").sources} == {"raw:rope-1.0.tar.gz", "raw:rope-1.0.zip"}
+    for lineage in (world.index, whole_lineage(world.log)):
+        late = taint(link("raw:rope-1.0.zip").sha256, log=world.log, lineage=lineage)
+        assert {node.name for node in late.nodes if node.kind == "reward"} == {"reward:7"}
+        early = taint(link("raw:rope-1.0.tar.gz").sha256, log=world.log, lineage=lineage)
+        assert {"reward:1", "reward:7"} <= {node.name for node in early.nodes}
+        for name in ("reward:1", "reward:7", "task:1"):
+            assert lineage.ancestors(link(name).sha256) == world.index.ancestors(link(name).sha256)
 
 
 def test_a_trace_does_not_believe_revoked_keys_or_the_index(world: World) -> None:
