@@ -6,6 +6,7 @@ import contextlib
 import json
 import re
 import shlex
+import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -22,7 +23,7 @@ from ropewalk.sandbox.drivers.process.plan import group_parents
 from ropewalk.sandbox.sandbox import Sandbox, Snapshot
 from ropewalk.store.layout import Layout
 from tests.integration import sample_packages
-from tests.integration.command_line import ropewalk_process, started
+from tests.integration.command_line import ropewalk, ropewalk_process, started
 from tests.integration.demo_state import DemoState, demo_state
 from tests.integration.processes import below
 
@@ -74,6 +75,20 @@ def test_it_ends_with_signed_rewards_that_outsiders_can_check(demo: DemoState) -
     assert all(line["reward"] for line in summary["episodes"])
     assert demo("verify", demo.run, "--anchor", demo.anchor).code == 0
     assert demo("verify", demo.run).code == 4
+
+
+def test_a_copy_without_keys_can_be_verified_elsewhere(demo: DemoState, tmp_path: Path) -> None:
+    """The private keys stay where they are: the pinned public ones say who signed."""
+    copy = tmp_path / "copy"
+    shutil.copytree(demo.state, copy, symlinks=True, ignore=shutil.ignore_patterns("keys", "sandboxes"))
+    found = ropewalk("verify", demo.run, "--anchor", demo.anchor, state=copy)
+    assert (found.code, found.out.split()[0]) == (0, "ok"), found.err
+    alone = ropewalk("verify", demo.run, state=copy)
+    assert alone.code == 2 and "--anchor DIR" in alone.err and "keys init" not in alone.err
+    entry = next(path for path in sorted((copy / "log").rglob("*")) if path.is_file() and "entries" in path.parts)
+    entry.chmod(0o600)
+    entry.write_bytes(entry.read_bytes().replace(b"e", b"f", 1))
+    assert ropewalk("verify", demo.run, "--anchor", demo.anchor, state=copy).code == 5
 
 
 def test_the_report_needs_nothing_and_shows_every_reward(demo: DemoState) -> None:

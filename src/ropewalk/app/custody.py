@@ -40,7 +40,7 @@ from ropewalk.security.contract import Keys
 from ropewalk.security.data_classes import data_class
 from ropewalk.security.drivers import DRIVERS as KEY_DRIVERS
 from ropewalk.security.marks import KeyedMarks
-from ropewalk.security.trust import PublicPair, export_trust_root
+from ropewalk.security.trust import PublicPair, export_trust_root, load_trust_root
 from ropewalk.store.blobs import open_blobs
 from ropewalk.store.database import Database
 from ropewalk.store.layout import Layout
@@ -218,11 +218,14 @@ class Custody:
         """
         evidence = Evidence(self.blobs)
         found = evidence.findings
+        # A copy of the state on another machine has no keys, and needs none: the pinned ones say who signed.
+        pinned = None if self.keys.exists or anchors.trust_root is None else load_trust_root(anchors.trust_root)
+        whole = Log(self.layout.log, self.keys, pinned=pinned)
 
         def rewards(read: Outline) -> Sequence[str]:
             subjects: dict[str, None] = {}
             # Not `self.signed`: its bookmark says as much as the keys of this host, and these may be stolen.
-            log = SignedRewards(self.log, read)
+            log = SignedRewards(whole, read)
             try:
                 subjects.update((statement.subjects[0].sha256, None) for statement in log.of_run(run))
                 loaded, differences = read_episodes(self.journal, self.blobs, run, log=log)

@@ -69,7 +69,7 @@ def load_bookmark(log: Log, now: Checkpoint) -> Bookmark | None:
         envelope, _, body = _file(log).read_bytes().partition(b"\n")
         # Its size decides which keys may have signed it: a pair that was revoked before there, or rotated, may not.
         size = msgspec.json.decode(open_envelope(envelope, payload_type=PAYLOAD_TYPE)[1], type=_Signed).size
-        verified = verify_envelope(envelope, Verifier(log.keys.trust_root()), index=size, payload_type=PAYLOAD_TYPE)
+        verified = verify_envelope(envelope, Verifier(log.trust_root()), index=size, payload_type=PAYLOAD_TYPE)
         signed = msgspec.json.decode(verified.payload, type=_Signed)
         if signed.origin == now.origin and 0 < signed.size <= now.size and signed.sha256 == digest_bytes(body):
             read = msgspec.json.decode(body, type=_Body)

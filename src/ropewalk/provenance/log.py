@@ -29,7 +29,7 @@ from ropewalk.provenance.checkpoint import (
 from ropewalk.provenance.files import TILE_WIDTH, LogFiles, TileReader, check_entry, is_beside
 from ropewalk.security.contract import Keys, Signer
 from ropewalk.security.signatures import Verifier
-from ropewalk.security.trust import PublicPair
+from ropewalk.security.trust import PublicPair, TrustRoot
 
 
 class _State(NamedTuple):
@@ -47,13 +47,19 @@ class Log:
     Args:
         folder: made, with an empty log in it, on the first append.
         keys: sign the checkpoints; also what an existing log must have been signed with.
+        pinned: what it must have been signed with instead, where it is only read: of a copy without the keys.
     """
 
-    def __init__(self, folder: Path, keys: Keys) -> None:
+    def __init__(self, folder: Path, keys: Keys, *, pinned: TrustRoot | None = None) -> None:
         self.files = LogFiles(folder)
         self.keys = keys
+        self._pinned = pinned
         self._lock = threading.RLock()
         self._state: _State | None = None
+
+    def trust_root(self) -> TrustRoot:
+        """The public keys that its signatures are checked with."""
+        return self._pinned or self.keys.trust_root()
 
     @property
     def exists(self) -> bool:
@@ -214,7 +220,7 @@ class Log:
         if not self.files.checkpoint.exists():
             raise IntegrityError(f"The log has lost {self.files.checkpoint}.", next_step="restore it from a copy.")
         data = read_checkpoint(self.files.checkpoint)
-        return verify_checkpoint(data, Verifier(self.keys.trust_root()))[0], data
+        return verify_checkpoint(data, Verifier(self.trust_root()))[0], data
 
     def _stamp(self) -> tuple[int, int, int]:
         try:

@@ -56,7 +56,7 @@ def make_receipt(log: Log, index: int, *, outside: Path | None = None) -> bytes:
         IntegrityError: the log is damaged, or not the one that the outside checkpoint is of.
     """
     data = read_checkpoint(outside or log.files.checkpoint)
-    checkpoint, _ = verify_checkpoint(data, Verifier(log.keys.trust_root()))
+    checkpoint, _ = verify_checkpoint(data, Verifier(log.trust_root()))
     if outside is not None:
         now = log.checkpoint()
         known = now.origin == checkpoint.origin and checkpoint.size <= now.size

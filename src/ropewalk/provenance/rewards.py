@@ -78,7 +78,7 @@ class SignedRewards:
     def _verify(self, run: str, now: Checkpoint) -> tuple[Statement, ...]:
         indexes = self._indexes.get(run, [])
         fresh = [index for index in indexes if index not in self._verified]
-        verifier = Verifier(self._log.keys.trust_root()) if fresh else None
+        verifier = Verifier(self._log.trust_root()) if fresh else None
         tiles = TileReader(self._log.files)
         for index, entry in self._log.entries_at(fresh):
             assert verifier is not None

@@ -134,7 +134,7 @@ def taint(sha256: str, *, log: Log, lineage: Lineage) -> Taint:
 
 
 def _load(log: Log, indexes: tuple[int, ...]) -> _Statements:
-    verifier = Verifier(log.keys.trust_root())
+    verifier = Verifier(log.trust_root())
     loaded: _Statements = {}
     for index, entry in log.entries_at(indexes):
         verified = verify_envelope(entry, verifier, index=index)

@@ -167,7 +167,10 @@ def verify_run(
 def _verifier(anchors: Anchors, own: TrustRoot | None, folder: Path, work: _Work) -> Verifier:
     if anchors.trust_root is None:
         if own is None:
-            raise CallerError("There are no keys to verify with.", next_step="pin a trust root, or create keys.")
+            raise CallerError(
+                "There are no keys to verify with.",
+                next_step="name the public keys of who signed: `--anchor DIR`, or `--keys FILE`.",
+            )
         work.unanchored.append("no keys are pinned: the host's own were believed (`ropewalk provenance anchor DIR`)")
         return Verifier(own)
     pinned = load_trust_root(anchors.trust_root)
