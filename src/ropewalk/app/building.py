@@ -157,7 +157,7 @@ def plan_build(gathered: Gathered, wanted: TasksPlan, source: SourcePlan, *, ten
     pairs = [pair for each in releases.values() for pair in reversed(adjacent(each))]
     mutants: list[MutantPlan] = []
     alone = (not pairs and not gathered.pinned) or TaskKind.RELEASE not in wanted.kinds
-    share = 1.0 if alone else wanted.mutant_share_max
+    share = 1.0 if alone else wanted.mutant_share_max if TaskKind.MUTANT in wanted.kinds else 0.0
     count = int(wanted.count * share)
     if count and releases:
         each = -(-count // len(releases))
@@ -238,7 +238,8 @@ async def build_tasks(
     await anyio.to_thread.run_sync(TaskStore(custody.layout).add, report.tasks)
     share_max, control_only = plan.mutant_share_max, plan.control_only
     chosen = choose(report.tasks, count, mutant_share_max=share_max, control_only=control_only)
-    fewer = why_fewer(report, came=len(chosen), wanted=count, share_max=share_max, control_only=control_only)
+    are_mixed = bool(plan.mutants) and not control_only
+    fewer = why_fewer(report, came=len(chosen), wanted=count, mutant_share_max=share_max if are_mixed else None)
     if fewer and tell:
         tell(BuildEvent(source="", stage="fewer", detail=fewer, tasks=len(chosen)))
     return Built(report=report, tasks=chosen, fewer=fewer)

@@ -53,25 +53,25 @@ def why_nothing(report: YieldReport) -> tuple[str, str]:
     return message, advice(first) if first else ""
 
 
-def why_fewer(report: YieldReport, *, came: int, wanted: int, share_max: float, control_only: bool) -> str:
+def why_fewer(report: YieldReport, *, came: int, wanted: int, mutant_share_max: float | None) -> str:
     """Why fewer tasks came than were wanted, and what helps, in one line; empty where enough came.
 
     Args:
         report: of the build.
         came, wanted: tasks.
-        share_max: of mutants.
-        control_only: whether mutants are all that was wanted.
+        mutant_share_max: of mutants beside release tasks; None where only one of the kinds was wanted.
     """
     if not 0 < came < wanted:
         return ""
     told, first = _told(report)
     helps = [advice(first)] if first else []
-    if not control_only:
+    if mutant_share_max is not None:
         helps.append(
-            f"mutants are {share_max:.0%} at most: raise tasks.mutant_share_max, or want them alone "
+            f"mutants are {mutant_share_max:.0%} at most: raise tasks.mutant_share_max, or want them alone "
             "(tasks.kinds = ['mutant'])."
         )
     said = f"{wanted} tasks were wanted and {came} came: {told or 'the sources hold no more'}."
+    helps = helps or ["name more releases."]
     return f"{said} Next: {' Or: '.join(helps)}".replace("..", ".")
 
 

@@ -77,6 +77,12 @@ def test_the_plan_says_how_many_mutants_are_tried(share: float, mutants: list[in
     assert ([each.count for each in plan.mutants], plan.tasks_max) == (mutants, releases)
 
 
+def test_no_place_is_kept_for_mutants_that_nobody_wants() -> None:
+    gathered = Gathered(releases={"a": (ref("a", "1"), ref("a", "2"))}, pinned={})
+    plan = plan_build(gathered, TasksPlan(count=4, kinds=(TaskKind.RELEASE,)), SourcePlan(), tenant="local")
+    assert (plan.tasks_max, plan.mutants, plan.control_only) == (4, (), False)
+
+
 @pytest.mark.parametrize("share", [0.0, 0.25])
 def test_a_pinned_catalogue_has_its_mutants_only_where_the_plan_wants_any(share: float) -> None:
     pinned = tuple(ref(each.distribution, each.version) for each in load_pins("demo").releases)

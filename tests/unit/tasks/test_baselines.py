@@ -208,8 +208,8 @@ def test_what_helps_follows_from_what_went_wrong(first: str, helps: str) -> None
     assert ("--plugin" in said) is ("fixture" in first)
 
 
-def fewer(*rejections: Rejection, came: int = 1, control_only: bool = False) -> str:
-    return why_fewer(report(*rejections), came=came, wanted=4, share_max=0.25, control_only=control_only)
+def fewer(*rejections: Rejection, came: int = 1, share_max: float | None = 0.25) -> str:
+    return why_fewer(report(*rejections), came=came, wanted=4, mutant_share_max=share_max)
 
 
 def test_fewer_tasks_than_wanted_are_explained() -> None:
@@ -219,7 +219,8 @@ def test_fewer_tasks_than_wanted_are_explained() -> None:
         "4 tasks were wanted and 1 came: 2 × what tests compare can be guessed (m0: worth 0 bits); 1"
     )
     assert "stand nowhere in the source" in said and "raise tasks.mutant_share_max" in said
-    assert "mutant_share_max" not in fewer(*guessed, control_only=True)
+    assert "mutant_share_max" not in fewer(*guessed, share_max=None)
+    assert fewer(share_max=None).endswith("the sources hold no more. Next: name more releases.")
     assert "the sources hold no more" in fewer()
     assert fewer(*guessed, came=4) == fewer(*guessed, came=0) == ""
 
