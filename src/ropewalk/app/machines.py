@@ -155,9 +155,13 @@ async def open_machines(
 
 
 def on_disk(name: str) -> Path | None:
-    """The file or directory that somebody means who names an image so; None: it is an image's name."""
+    """The file or directory that somebody means who names an image so; None: it is an image's name.
+
+    A path is what begins like one (`./root`, `/srv/root`) and every file that is there: a folder of a plain name must
+    not stand in an image's way.
+    """
     path = Path(name)
-    return path if name != "default" and (path.is_dir() or path.is_file()) else None
+    return path if path.is_file() or (name.startswith((".", "/")) and path.is_dir()) else None
 
 
 def _whole(size: object, name: str) -> int:

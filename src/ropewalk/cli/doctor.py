@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
+from typing import TYPE_CHECKING
+
 from ropewalk.cli.apps import HERE, Place, verb
 from ropewalk.cli.exit_codes import EXIT_UNAVAILABLE
 from ropewalk.cli.output import print_json, say
+from ropewalk.core.errors import DeniedError
+
+if TYPE_CHECKING:
+    from ropewalk.machinery.profile import Profile
 
 app = verb("doctor", examples=["ropewalk doctor", "ropewalk doctor --offline --json"])
 
@@ -50,7 +57,19 @@ def doctor(*, offline: bool = False, json: bool = False, place: Place = HERE) ->
             say(f"      next: {check.next_step}", style="dim")
     say()
     if found.ready:
-        say("This machine can run the main job. Next: ropewalk demo", style="green")
+        say(f"This machine can run the main job. Next: {_demo_of(profile, place)}", style="green")
         return 0
     say("This machine cannot run the main job yet; see the lines marked ✗.", style="red")
     return EXIT_UNAVAILABLE
+
+
+def _demo_of(profile: Profile, place: Place) -> str:
+    """The command that runs it under this profile."""
+    words = ["ropewalk demo"]
+    if place.profile:
+        words.append(f"--profile {shlex.quote(place.profile)}")
+    try:
+        profile.allow_source("pypi")
+    except DeniedError:
+        words.append("--source OLDER --source NEWER")
+    return " ".join(words)

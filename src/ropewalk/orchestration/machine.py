@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from ropewalk.core.limits import GIB
 from ropewalk.core.records import Record
 
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -34,7 +35,7 @@ def measure(*, cgroups: Path = _CGROUPS, proc: Path = Path("/proc")) -> Machine:
     """
     cpus = float(len(os.sched_getaffinity(0)))
     memory_bytes = _memory_total(proc)
-    notes = [f"{cpus:g} CPUs by affinity", f"{memory_bytes} bytes of memory in the machine"]
+    notes = [f"{cpus:g} CPUs by affinity", f"{memory_bytes / GIB:.1f} GiB of memory in the machine"]
     quota = min(_cpu_quotas(cgroups, proc), default=math.inf)
     if quota < cpus:
         cpus = quota
@@ -42,7 +43,7 @@ def measure(*, cgroups: Path = _CGROUPS, proc: Path = Path("/proc")) -> Machine:
     limit = min(_memory_limits(cgroups, proc), default=memory_bytes)
     if limit < memory_bytes:
         memory_bytes = limit
-        notes.append(f"{limit} bytes of memory by control group")
+        notes.append(f"{limit / GIB:.1f} GiB of memory by control group")
     return Machine(cpus=cpus, memory_bytes=memory_bytes, notes=tuple(notes))
 
 

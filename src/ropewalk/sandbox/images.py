@@ -261,9 +261,13 @@ class ImageStore:
                 return found[0]
             if found:
                 break
+        if len(found) > 1:
+            digests = ", ".join(sorted(record.digest[:16] for record in found)[:4])
+            raise CallerError(f"{len(found)} images are called {name!r}.", next_step=f"name one by digest: {digests}.")
         raise CallerError(
-            f"{len(found) or 'No'} images are called {name!r}.",
-            next_step="see `ropewalk image ls`; `ropewalk image pull` fetches one, `image import` takes files.",
+            f"No images are called {name!r}.",
+            next_step="see `ropewalk image ls`; `ropewalk image pull` fetches one, `image import` takes files; a "
+            "folder is named by a path that begins with './' or '/'.",
         )
 
     def check_usable(self, digest: str, tenant: str) -> None:

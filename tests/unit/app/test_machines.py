@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ropewalk.app.machines import Machines, open_machines
+from ropewalk.app.machines import Machines, on_disk, open_machines
 from ropewalk.app.ropewalk import Ropewalk
 from ropewalk.core.errors import CallerError
 from ropewalk.sandbox.contract import Lease
@@ -61,3 +61,12 @@ def test_a_plain_with_says_what_to_write(tmp_path: Path) -> None:
     with pytest.raises(CallerError) as refused, Ropewalk.open(state=tmp_path / "state"):
         pass
     assert "async with" in refused.value.next_step and "RopewalkSync" in refused.value.next_step
+
+
+def test_a_folder_of_a_plain_name_is_no_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tool").mkdir()
+    (tmp_path / "tool.tar").touch()
+    assert on_disk("tool") is None and on_disk("default") is None and on_disk("./missing") is None
+    for name in ("./tool", str(tmp_path / "tool"), ".", "tool.tar", "./tool.tar"):
+        assert on_disk(name) == Path(name)
