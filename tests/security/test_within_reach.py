@@ -210,3 +210,56 @@ async def test_what_a_generator_yields_is_no_secret_however_little_is_taken(grad
     async with grading_world(grading_root) as world:
         _, build = await world.build(problem)
         assert (build.spec, build.refused) == (None, "low_entropy"), build
+
+
+def _squares(count: int) -> list[int]:
+    return [k * k * 7919 % 1000003 for k in range(count)]
+
+
+def _asserted(call: str, right: Mapping[int, object]) -> str:
+    return "".join(f"    assert {call.format(count)} == {value}\n" for count, value in right.items())
+
+
+MADE = "def made(n):\n    return '.'.join('%x' % i for i in [k * k * 7919 % 1000003 for k in range(n)])\n"
+ROUND_TRIP = """
+def encode(items):
+    return ".".join("%x" % item for item in items)
+
+
+def example(count):
+    return encode([k * k * 7919 % 1000003 for k in range(count)])
+
+
+def decode(text):
+    return [int(part, 16) + 1 for part in text.split(".") if part]
+"""
+MASK = "def unmask(number):\n    return number ^ 0x1234568\n"
+OPEN = {
+    "computed inside the source": GradedProblem(
+        name="open: the source", before={"codec.py": ROUND_TRIP}, after={"codec.py": ROUND_TRIP.replace(" + 1", "")},
+        tests={"tests/test_codec.py": "from codec import decode, example\n\ndef test_it():\n"
+               + _asserted("decode(example({}))", {count: _squares(count) for count in HEADS})},
+        held_out=("tests/test_codec.py::test_it",),
+    ),
+    "run by an interpreter": codec(
+        "open: an interpreter",
+        f"import code\nspace = {{}}\ncode.InteractiveInterpreter(space).runsource({MADE!r}, symbol='exec')\n"
+        "made = space['made']",
+        _asserted("decode(made({}))", {count: _squares(count) for count in HEADS}), {},
+    ),
+    "changed in place": GradedProblem(
+        name="open: in place", before={"mask.py": MASK}, after={"mask.py": MASK.replace("4568", "4567")},
+        tests={"tests/test_mask.py": "from mask import unmask\n\ndef masked(h):\n    h *= 7919\n    h ^= 0x1234567\n"
+               + "    return h\n\ndef test_it():\n"
+               + _asserted("unmask(masked({}))", {n: n * 7919 for n in (30011, 50021, 110017, 130003)})},
+        held_out=("tests/test_mask.py::test_it",),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.xfail(strict=True, reason="not looked at yet: see 'What is not protected here' in the threat model")
+@pytest.mark.parametrize("way", OPEN)
+async def test_what_is_known_to_lie_within_reach_makes_no_grader(grading_root: Path, way: str) -> None:  # noqa: F811
+    async with grading_world(grading_root) as world:
+        _, build = await world.build(OPEN[way])
+        assert build.refused == "low_entropy"
