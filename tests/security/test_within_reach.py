@@ -220,46 +220,250 @@ def _asserted(call: str, right: Mapping[int, object]) -> str:
     return "".join(f"    assert {call.format(count)} == {value}\n" for count, value in right.items())
 
 
-MADE = "def made(n):\n    return '.'.join('%x' % i for i in [k * k * 7919 % 1000003 for k in range(n)])\n"
-ROUND_TRIP = """
-def encode(items):
-    return ".".join("%x" % item for item in items)
+SQUARES = "[k * k * 7919 % 1000003 for k in range(count)]"
+OF_SOURCE = {
+    "handed on": (
+        "def example(count):\n"
+        "    return encode(SQUARES)\n"
+    ),
+    "returned": (
+        "def made(count):\n"
+        "    return SQUARES\n"
+        "\n"
+        "def example(count):\n"
+        "    return '.'.join(map('{:x}'.format, made(count)))\n"
+    ),
+    "held": (
+        "def example(count):\n"
+        "    held = SQUARES\n"
+        "    return '.'.join(map('{:x}'.format, held))\n"
+    ),
+    "kept by a module": (
+        "KEPT = {count: SQUARES for count in (9, 8, 7, 11)}\n"
+        "\n"
+        "def example(count):\n"
+        "    return encode(KEPT[count])\n"
+    ),
+    "kept by an object": (
+        "class Box:\n"
+        "    def __init__(self, count):\n"
+        "        self.items = SQUARES\n"
+        "\n"
+        "    def text(self):\n"
+        "        return encode(self.items)\n"
+        "\n"
+        "def example(count):\n"
+        "    return Box(count).text()\n"
+    ),
+    "yielded": (
+        "def made(count):\n"
+        "    yield from SQUARES\n"
+        "\n"
+        "def example(count):\n"
+        "    return '.'.join(map('{:x}'.format, made(count)))\n"
+    ),
+    "run through": (
+        "def example(count):\n"
+        "    return '.'.join('%x' % item for item in tuple(SQUARES))\n"
+    ),
+}  # fmt: skip
+"""Ways in which broken code has right values in one call, before another call is asked for them."""
 
 
-def example(count):
-    return encode([k * k * 7919 % 1000003 for k in range(count)])
-
-
-def decode(text):
-    return [int(part, 16) + 1 for part in text.split(".") if part]
-"""
-MASK = "def unmask(number):\n    return number ^ 0x1234568\n"
-OPEN = {
-    "computed inside the source": GradedProblem(
-        name="open: the source", before={"codec.py": ROUND_TRIP}, after={"codec.py": ROUND_TRIP.replace(" + 1", "")},
+@pytest.mark.parametrize("way", OF_SOURCE)
+async def test_what_an_earlier_call_of_the_source_computed_is_no_secret(grading_root: Path, way: str) -> None:  # noqa: F811
+    source = f"{CODEC}\n\n{OF_SOURCE[way].replace('SQUARES', SQUARES)}"
+    problem = GradedProblem(
+        name=f"the source: {way}",
+        before={"codec.py": source},
+        after={"codec.py": source.replace(" + 1", "")},
         tests={"tests/test_codec.py": "from codec import decode, example\n\ndef test_it():\n"
                + _asserted("decode(example({}))", {count: _squares(count) for count in HEADS})},
         held_out=("tests/test_codec.py::test_it",),
+    )  # fmt: skip
+    async with grading_world(grading_root) as world:
+        _, build = await world.build(problem)
+        assert (build.spec, build.refused) == (None, "low_entropy"), build
+
+
+MADE = "def made(n):\n    return '.'.join('%x' % i for i in [k * k * 7919 % 1000003 for k in range(n)])\n"
+WRITTEN = f"import pathlib, tempfile\npath = pathlib.Path(tempfile.mkdtemp()) / 'maker.py'\npath.write_text({MADE!r})\n"
+AT_RUN_TIME = {
+    "exec": (
+        "space = {}\n"
+        "exec(MADE, space)\n"
+        "made = space['made']\n"
     ),
-    "run by an interpreter": codec(
-        "open: an interpreter",
-        f"import code\nspace = {{}}\ncode.InteractiveInterpreter(space).runsource({MADE!r}, symbol='exec')\n"
-        "made = space['made']",
-        _asserted("decode(made({}))", {count: _squares(count) for count in HEADS}), {},
+    "an interpreter": (
+        "import code\n"
+        "space = {}\n"
+        "code.InteractiveInterpreter(space).runsource(MADE, symbol='exec')\n"
+        "made = space['made']\n"
     ),
-    "changed in place": GradedProblem(
-        name="open: in place", before={"mask.py": MASK}, after={"mask.py": MASK.replace("4568", "4567")},
-        tests={"tests/test_mask.py": "from mask import unmask\n\ndef masked(h):\n    h *= 7919\n    h ^= 0x1234567\n"
-               + "    return h\n\ndef test_it():\n"
-               + _asserted("unmask(masked({}))", {n: n * 7919 for n in (30011, 50021, 110017, 130003)})},
-        held_out=("tests/test_mask.py::test_it",),
+    "runpy": (
+        "WRITTENimport runpy\n"
+        "made = runpy.run_path(str(path))['made']\n"
+    ),
+    "a module of a temporary folder": (
+        "WRITTENimport sys\n"
+        "sys.path.insert(0, str(path.parent))\n"
+        "from maker import made\n"
+    ),
+    "a module that is loaded by hand": (
+        "WRITTENimport importlib.util as u\n"
+        "spec = u.spec_from_file_location('maker', path)\n"
+        "module = u.module_from_spec(spec)\n"
+        "spec.loader.exec_module(module)\n"
+        "made = module.made\n"
+    ),
+    "mere calls": (
+        "from operator import mod, mul, pow\n"
+        "\n"
+        "def made(n):\n"
+        "    asked = \"join(map(shown, map(mod, map(mul, map(pow, of, twos), factors), moduli)))\"\n"
+        "    return eval(asked, {'join': '.'.join, 'shown': '{:x}'.format, 'mod': mod, 'mul': mul, 'pow': pow,\n"
+        "                        'of': range(n), 'twos': (2,) * n, 'factors': (7919,) * n, 'moduli': (1000003,) * n})\n"
     ),
 }  # fmt: skip
 
 
-@pytest.mark.xfail(strict=True, reason="not looked at yet: see 'What is not protected here' in the threat model")
-@pytest.mark.parametrize("way", OPEN)
-async def test_what_is_known_to_lie_within_reach_makes_no_grader(grading_root: Path, way: str) -> None:  # noqa: F811
+@pytest.mark.parametrize("way", AT_RUN_TIME)
+async def test_what_code_made_at_run_time_computes_is_no_secret(grading_root: Path, way: str) -> None:  # noqa: F811
+    body = _asserted("decode(made({}))", {count: _squares(count) for count in HEADS})
+    head = AT_RUN_TIME[way].replace("MADE", repr(MADE)).replace("WRITTEN", WRITTEN)
     async with grading_world(grading_root) as world:
-        _, build = await world.build(OPEN[way])
-        assert build.refused == "low_entropy"
+        _, build = await world.build(codec(way, head, textwrap.indent(body, "    "), {}))
+        assert (build.spec, build.refused) == (None, "low_entropy"), build
+        assert "run time" in build.detail
+
+
+MASK = "def unmask(number):\n    return number ^ 0x1234568\n"
+IN_PLACE = {
+    "a name": "def masked(h):\n    h *= 7919\n    h ^= 0x1234567\n    return h",
+    "an item": "def masked(h):\n    box = [h]\n    box[0] *= 7919\n    box[0] ^= 0x1234567\n    return box[0]",
+    "an item that is asked for once": "def masked(h):\n    box, at = [h], iter((0, 0, 0))\n    box[next(at)] *= 7919\n"
+                                      "    box[next(at)] ^= 0x1234567\n    return box[next(at)]",
+    "an attribute": "class Box: pass\n\ndef masked(h):\n    box = Box()\n    box.h = h\n    box.h *= 7919\n"
+                    "    box.h ^= 0x1234567\n    return box.h",
+    "a chain": "import heapq\n\ndef masked(h):\n    first, *_ = heapq.merge([h * 7919], [])\n"
+               "    return first ^ 0x1234567",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", IN_PLACE)
+async def test_what_is_changed_in_place_was_no_secret_before(grading_root: Path, way: str) -> None:  # noqa: F811
+    right = {n: n * 7919 for n in (30011, 50021, 110017, 130003)}
+    problem = GradedProblem(
+        name=f"in place: {way}", before={"mask.py": MASK}, after={"mask.py": MASK.replace("4568", "4567")},
+        tests={"tests/test_mask.py": f"from mask import unmask\n\n{IN_PLACE[way]}\n\ndef test_it():\n"
+               + _asserted("unmask(masked({}))", right)},
+        held_out=("tests/test_mask.py::test_it",),
+    )  # fmt: skip
+    async with grading_world(grading_root) as world:
+        _, build = await world.build(problem)
+        assert (build.spec, build.refused) == (None, "low_entropy"), build
+
+
+async def test_what_an_iterator_of_a_library_yields_is_no_secret(grading_root: Path) -> None:  # noqa: F811
+    """Its items are visible, and what it makes of them is a row that was there."""
+    rows = {"0": (1, 2), "1": (2, 3), "2": (3, 1), "3": (1, 3)}
+    lines, merged = [], {}
+    for name, (first, second) in rows.items():
+        left, right = _mixed(first), _mixed(second)
+        merged[name] = sorted([*left, *right])
+        lines.append(
+            f"    assert decode('.'.join(map('{{:x}}'.format, heapq.merge({left}, {right})))) == {merged[name]}"
+        )
+    async with grading_world(grading_root) as world:
+        _, build = await world.build(codec("a library", "import heapq", "\n".join(lines), {}))
+        assert (build.spec, build.refused) == (None, "low_entropy"), build
+
+
+def _mixed(seed: int) -> list[int]:
+    return sorted((k * seed * 104729 + 7919) % 1000003 for k in range(1, 6))
+
+
+async def test_what_only_looking_makes_wrong_tells_nothing(grading_root: Path) -> None:  # noqa: F811
+    """A test that hands on a `map` hands on something else while one looks."""
+    source = (
+        "def total(items):\n    return sum(items) if isinstance(items, map) else 0\n\ndef ready():\n    return False\n"
+    )
+    numbers = [[str(n * 7919) for n in range(at, at + 9)] for at in (30, 50, 70)]
+    lines = [f"    assert total(map(int, {row})) == {sum(map(int, row))}" for row in numbers]
+    problem = GradedProblem(
+        name="looking", before={"adder.py": source}, after={"adder.py": source.replace("False", "True")},
+        tests={"tests/test_adder.py": "from adder import ready, total\n\ndef test_it():\n" + "\n".join(lines)
+               + "\n    assert ready()\n"},
+        held_out=("tests/test_adder.py::test_it",),
+    )  # fmt: skip
+    async with grading_world(grading_root) as world:
+        _, build = await world.build(problem)
+        assert (build.spec, build.refused) == (None, "low_entropy"), build
+        assert build.detail.startswith("low_entropy: 1 telling") or build.detail.startswith("1 telling"), build.detail
+
+
+MIXED = "[(k * k * 7919 + count) % 1000003 for k in range(count)]"
+HONEST = {
+    # What one call makes on its way to a result is the task.
+    "spoiled at the end": (
+        "def ask(count):\n"
+        "    right = MIXED\n"
+        "    return right[:-1]\n"
+    ),
+    "spoiled by the caller": (
+        "def right(count):\n"
+        "    return MIXED\n"
+        "\n"
+        "def ask(count):\n"
+        "    return right(count)[:-1]\n"
+    ),
+    "spoiled in a helper": (
+        "def cut(right):\n"
+        "    return right[:-1]\n"
+        "\n"
+        "def ask(count):\n"
+        "    return cut(MIXED)\n"
+    ),
+    "a generator": (
+        "def made(count):\n"
+        "    for item in MIXED[:-1]:\n"
+        "        yield item\n"
+        "\n"
+        "def ask(count):\n"
+        "    return list(made(count))\n"
+    ),
+}  # fmt: skip
+HELPED = {
+    "nothing": "{}",
+    "a named tuple": "tuple(collections.namedtuple('Row', 'first rest')({0}, 1).first)",
+    "a data class": "dataclasses.make_dataclass('Row', ['it'])({0}).it",
+    "a pattern": "[int(re.sub('[0-9]+', lambda found: found.group(), str(item))) for item in {0}]",
+    "a sorted copy": "list(sorted({0}, key=lambda item: 0))",
+    "asked twice": "{}",
+}
+
+
+@pytest.mark.parametrize(
+    ("way", "helped"), [*((way, "nothing") for way in HONEST), *(("spoiled at the end", helped) for helped in HELPED)]
+)
+async def test_what_the_same_call_computes_on_its_way_stays_a_secret(
+    grading_root: Path,  # noqa: F811
+    way: str,
+    helped: str,
+) -> None:
+    source = HONEST[way].replace("MIXED", MIXED)
+    head = "import collections, dataclasses, re\nfrom asked import ask\n\ndef test_it():\n"
+    right = {count: [(k * k * 7919 + count) % 1000003 for k in range(count)] for count in HEADS}
+    shape = HELPED[helped].format("ask({})")
+    if helped == "a named tuple":
+        right = {count: tuple(items) for count, items in right.items()}  # type: ignore[misc]
+    problem = GradedProblem(
+        name=f"honest: {way}, {helped}", before={"asked.py": source}, after={"asked.py": source.replace("[:-1]", "")},
+        tests={"tests/test_asked.py": head + "".join(
+            f"    assert {shape.replace('{}', str(count))} == {value}\n" * (1 + (helped == "asked twice"))
+            for count, value in right.items())},
+        held_out=("tests/test_asked.py::test_it",),
+    )  # fmt: skip
+    async with grading_world(grading_root) as world:
+        _, build = await world.build(problem)
+        assert build.spec is not None and build.guess_bits > 40.0, build

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import anyio.to_thread
 import msgspec
@@ -32,7 +33,7 @@ from ropewalk.reward.values.expected import (
 from ropewalk.reward.values.instrument import Instrumented, instrument
 from ropewalk.reward.values.lenient import lenient
 from ropewalk.reward.values.literals import seen_in_files
-from ropewalk.reward.values.visible import Visible, seen_among
+from ropewalk.reward.values.visible import Visible, seen_among, seen_earlier
 from ropewalk.reward.values.watched import watched
 from ropewalk.sandbox.contract import SandboxSpec
 from ropewalk.store.contract import Blobs
@@ -88,6 +89,16 @@ class GraderBuild(Record):
     """Values that vote."""
     killer_points: int = 0
     guess_bits: float = 0.0
+
+
+class _Asked(NamedTuple):
+    """A value that tells the broken source from the reference."""
+
+    key: str
+    """The test that asks for it."""
+    value: ExpectedValue
+    at: float = math.inf
+    """How many values were handed out before it, where that is known."""
 
 
 class _Refused(Exception):
@@ -157,33 +168,44 @@ class _Build:
             expected = await self._check_shipped(reference, self._expected(recordings))
             keys = tuple(test.key for test in expected.tests)
             lying = await self._lying(broken)
-            killers, killer_values, seen = await self._kill(broken, expected, keys)
-        files = [*visible_files.items(), *self._test_files(shipped=True).items(), *lying.items()]
-        visible = await anyio.to_thread.run_sync(_visible, files, seen)
-        bits = await anyio.to_thread.run_sync(self._guess_bits, killer_values, visible)
-        if bits < GUESS_BITS_MIN:
-            unopened = ", ".join(sorted(visible.unopened)[:3])
-            why = f"; within reach, and not to be looked into: {unopened}" if unopened else ""
-            if not why:
-                little = await anyio.to_thread.run_sync(self._why_little, killer_values[:_EXPLAINED], visible)
-                why = f"; {'; '.join(little)}"
-            told = f"{len(killer_values)} telling values are worth {bits:.0f} bits of {GUESS_BITS_MIN:.0f}"
-            raise _Refused("low_entropy", f"{told}{why}")
+            killers, values = await self._kill(broken, expected, keys)
+            files = [*visible_files.items(), *self._test_files(shipped=True).items(), *lying.items()]
+            in_files = await anyio.to_thread.run_sync(seen_in_files, files)
+            await self._check_guess_bits(values, in_files)
+            seen = await self._look(broken, keys)
+        visible = in_files | await anyio.to_thread.run_sync(_within_reach, seen)
+        bits = await self._check_guess_bits(_when_asked(values, seen), visible)
         names = {test.key: test.node_id for test in recordings[0].tests}
-        return await self._store(expected, bits, [names[key] for key in killers], names, len(killer_values))
+        return await self._store(expected, bits, [names[key] for key in killers], names, len(values))
 
-    def _guess_bits(self, values: list[ExpectedValue], visible: Visible) -> float:
+    async def _check_guess_bits(self, values: list[_Asked], visible: Visible) -> float:
+        """What a forger must guess, in bits.
+
+        Raises:
+            _Refused: too little.
+        """
         computable = self._computable()
-        return guess_bits([_telling(value) for value in values if value.point not in computable], visible)
+        telling = [_telling(asked) for asked in values if asked.value.point not in computable]
+        bits = await anyio.to_thread.run_sync(guess_bits, telling, visible)
+        if bits >= GUESS_BITS_MIN:
+            return bits
+        unopened = ", ".join(sorted(visible.unopened)[:3])
+        why = f"; within reach, and not to be looked into: {unopened}" if unopened else ""
+        if not why:
+            little = await anyio.to_thread.run_sync(self._why_little, values[:_EXPLAINED], visible)
+            why = f"; {'; '.join(little)}"
+        told = f"{len(values)} telling values are worth {bits:.0f} bits of {GUESS_BITS_MIN:.0f}"
+        raise _Refused("low_entropy", f"{told}{why}")
 
-    def _why_little(self, values: list[ExpectedValue], visible: Visible) -> list[str]:
+    def _why_little(self, values: list[_Asked], visible: Visible) -> list[str]:
         """Values that tell right from wrong, and why each is worth nothing."""
         computable, told = self._computable(), []
-        for value in values:
+        for asked in values:
+            value = asked.value
             if value.point in computable:
                 why = "the test itself says how it is computed"
             else:
-                why = why_worth_little(_telling(value), visible)
+                why = why_worth_little(_telling(asked), visible)
             told.append(f"{value.value[:_SHOWN_CHARACTERS]} at {value.point.partition('.')[2]}: {why}")
         return told
 
@@ -330,26 +352,33 @@ class _Build:
 
     async def _kill(
         self, box: GradingSandbox, expected: ExpectedRecord, keys: tuple[str, ...]
-    ) -> tuple[list[str], list[ExpectedValue], SuiteRecord]:
-        """Tests that tell the broken source from the reference, the values that do, and what lay within reach.
+    ) -> tuple[list[str], list[_Asked]]:
+        """Tests that tell the broken source from the reference, and the values that do.
 
         The tests go on after exceptions, so that each value is asked for and those that the broken source gets right
-        do not count. What can be seen is looked for here and not on the reference, where results of right code lie
-        about everywhere.
+        do not count.
         """
-        files = self._test_files(shipped=True)
-        going_on = {path: lenient(module.shipped).encode() for path, module in self._modules.items()}
-        await self._write(box, {path: _shown(path, text) for path, text in {**files, **going_on}.items()})
-        plan = self._plan(keys, seed=0, node_ids=True)
-        slow = {"timeout_s": plan.timeout_s * _LOOK_SLOWER, "cpu_s": plan.cpu_s * _LOOK_SLOWER}
-        plan = msgspec.structs.replace(plan, look=True, shipped=tuple(sorted(files)), **slow)
-        record = await self._runner.run(box, plan)
+        await self._write(box, {**self._test_files(shipped=True), **self._going_on()})
+        record = await self._runner.run(box, self._plan(keys, seed=0, node_ids=True))
         outcomes = {test.key: test for test in record.tests}
         telling = {test.key: differing(test, outcomes.get(test.key)) for test in expected.tests}
         killers = [key for key in keys if telling[key]]
         if not killers:
             raise _Refused("no_voting_killer", "no value that votes differs on the broken source")
-        return killers, [value for key in killers for value in telling[key]], record
+        return killers, [_Asked(key, value) for key in killers for value in telling[key]]
+
+    async def _look(self, box: GradingSandbox, keys: tuple[str, ...]) -> SuiteRecord:
+        """What lies within reach while the broken source is asked: not the reference, where results of right code lie
+        about everywhere. What looking itself makes wrong decides nothing else."""
+        files = {**self._test_files(shipped=True), **self._going_on()}
+        await self._write(box, {path: _shown(path, text) for path, text in files.items()})
+        plan = self._plan(keys, seed=0, node_ids=True)
+        slow = {"timeout_s": plan.timeout_s * _LOOK_SLOWER, "cpu_s": plan.cpu_s * _LOOK_SLOWER}
+        plan = msgspec.structs.replace(plan, look=True, shipped=tuple(sorted(files)), **slow)
+        return await self._runner.run(box, plan)
+
+    def _going_on(self) -> dict[str, bytes]:
+        return {path: lenient(module.shipped).encode() for path, module in self._modules.items()}
 
     async def _lying(self, box: GradingSandbox) -> Mapping[str, bytes]:
         """The files below the workdir, as whoever is tested and the policy find them."""
@@ -416,20 +445,38 @@ def suite_plan(
 
 
 def _shown(path: str, text: bytes) -> bytes:
-    """A file of the tests with every value shown that it computes; what cannot be parsed is not run either."""
+    """A file of the tests with every value shown that it computes; what cannot be parsed is not run either.
+
+    Raises:
+        _Refused: it is run, and cannot be written down anew.
+    """
     try:
         return watched(text.decode()).encode() if path.endswith(".py") else text
-    except (SyntaxError, ValueError):
+    except RecursionError as error:
+        raise _Refused("low_entropy", f"{path} nests too deeply to see what it computes") from error
+    except (SyntaxError, UnicodeDecodeError):
         return text
 
 
-def _telling(value: ExpectedValue) -> Telling:
-    return Telling(value.kind, json.loads(value.value), value.tolerance)
+def _telling(asked: _Asked) -> Telling:
+    value = asked.value
+    return Telling(value.kind, json.loads(value.value), value.tolerance, asked.at)
 
 
-def _visible(files: list[tuple[str, bytes]], record: SuiteRecord) -> Visible:
+def _when_asked(values: list[_Asked], record: SuiteRecord) -> list[_Asked]:
+    """The same values, each with how many were handed out before it."""
+    emissions = [
+        (test.key, emission.point, emission.occurrence) for test in record.tests for emission in test.emissions
+    ]
+    at = {name: number for number, name in enumerate(emissions)}
+    return [
+        asked._replace(at=at.get((asked.key, asked.value.point, asked.value.occurrence), math.inf)) for asked in values
+    ]
+
+
+def _within_reach(record: SuiteRecord) -> Visible:
     unopened = {*record.unopened} if record.complete else {*record.unopened, f"a run of which {record.problem}"}
-    return seen_in_files(files) | seen_among(record.seen) | Visible(unopened=frozenset(unopened))
+    return seen_among(record.seen) | seen_earlier(record.earlier) | Visible(unopened=frozenset(unopened))
 
 
 def same_text(left: Any, right: Any) -> bool:

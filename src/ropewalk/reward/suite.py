@@ -93,6 +93,9 @@ class SuiteRecord(Record):
     """The end record came, once and last, and every line before it was well formed."""
     seen: tuple[Any, ...] = ()
     """Encoded values within reach of the code under test, where the plan asks for them."""
+    earlier: tuple[tuple[int, Any], ...] = ()
+    """Encoded values that functions of the source had made or been given before a call, each with the number of values
+    that were handed out until then."""
     unopened: tuple[str, ...] = ()
     """What is within reach as well, and could not be looked into."""
     problem: str = ""
@@ -156,6 +159,7 @@ def probe_files(*, look: bool = False) -> dict[str, bytes]:
     }
     if look:
         files["ropewalk_look.py"] = (_HERE / "look.py").read_bytes()
+        files["followed.py"] = (_HERE / "followed.py").read_bytes()
         files["opened.py"] = (_HERE / "opened.py").read_bytes()
     return files
 
@@ -191,6 +195,7 @@ def read_record(result: CommandResult, *, node_ids: bool = True) -> SuiteRecord:
         tests=tuple(reader.tests),
         complete=not problem,
         seen=tuple(reader.seen),
+        earlier=tuple(reader.earlier),
         unopened=tuple(reader.unopened),
         problem=problem or "; ".join(reader.problems)[:500],
         exit_code=result.exit_code,
@@ -203,16 +208,17 @@ def read_record(result: CommandResult, *, node_ids: bool = True) -> SuiteRecord:
 
 
 class _Reader:
-    """Follows the record's grammar: c* x* (b (v|p)* r? e)* z, with s and u anywhere."""
+    """Follows the record's grammar: c* x* (b (v|p)* r? e)* z, with s, w and u anywhere."""
 
     def __init__(self, *, node_ids: bool) -> None:
         self._node_ids = node_ids
         self.tests: list[TestOutcome] = []
         self.problems: list[str] = []
         self.seen: list[Any] = []
+        self.earlier: list[tuple[int, Any]] = []
         self.unopened: list[str] = []
         self.ended = False
-        self._lines = 0
+        self._lines = self._told = 0
         self._open = False
         self._emissions: list[Emission] = []
         self._reached: tuple[str, ...] = ()
@@ -234,6 +240,7 @@ class _Reader:
                 self._open, self._emissions, self._reached = True, [], ()
             case ["v", str(point), int(occurrence), value] if self._open:
                 self._emissions.append(Emission(point=point, occurrence=occurrence, value=value))
+                self._told += 1
             case ["p", str(point), int(occurrence), value, expected, *tolerance] if self._open:
                 self._emissions.append(
                     Emission(
@@ -242,6 +249,8 @@ class _Reader:
                 )
             case ["s", list(values)]:
                 self.seen += values
+            case ["w", list(values)]:
+                self.earlier += [(self._told, value) for value in values]
             case ["u", str(what)]:
                 self.unopened.append(what)
             case ["r", str(key), list(names)] if self._open and key == self.tests[-1].key:
@@ -282,7 +291,7 @@ def _is_wordless(parts: Any) -> bool:
             return bool(text == "")
         case ["x", text, message]:
             return bool(text == message == "")
-        case ["s" | "u" | "r" | "p", *_]:
+        case ["s" | "w" | "u" | "r" | "p", *_]:
             return False
     return True
 

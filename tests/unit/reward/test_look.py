@@ -55,7 +55,8 @@ PLACES = {
 @pytest.fixture
 def look(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setitem(sys.modules, "encode", encode)
-    monkeypatch.setitem(sys.modules, "opened", importlib.import_module("ropewalk.reward.values.opened"))
+    for name in ("opened", "followed"):
+        monkeypatch.setitem(sys.modules, name, importlib.import_module(f"ropewalk.reward.values.{name}"))
     return importlib.import_module("ropewalk.reward.values.look")
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
@@ -65,6 +66,8 @@ class Telling(NamedTuple):
     value: Any
     """Encoded expected value."""
     tolerance: tuple[float, ...] = ()
+    at: float = math.inf
+    """How many values are handed out before it, at least."""
 
 
 def guess_bits(values: Iterable[Telling], visible: Visible) -> float:
@@ -76,7 +79,8 @@ def guess_bits(values: Iterable[Telling], visible: Visible) -> float:
     held: set[str] = set()
     sure = 0.0
     worth: dict[str, tuple[float, _Way]] = {}
-    for telling in values:
+    arriving = _Arriving(visible)
+    for telling in sorted(values, key=lambda value: value.at):
         if telling.kind in (Kind.TRUTH, Kind.RAISES):
             # Everybody knows the answer to the one, and an exception may be of many types at once.
             held.add(telling.kind)
@@ -84,13 +88,29 @@ def guess_bits(values: Iterable[Telling], visible: Visible) -> float:
         name = outline(telling.value)
         if name in visible.wholes or (name not in worth and (sure >= _ENOUGH_BITS or len(worth) >= _VALUES_MAX)):
             continue
-        found = _worth(telling, visible)
+        # Whoever had to guess it once has it from then on: that it lies about later makes it no easier.
+        found = _worth(telling, visible if name in worth else arriving.until(telling.at))
         worth[name] = min(found, worth.get(name, found), key=lambda one: one[0])
         sure = sum(bits for bits, way in worth.values() if way is _Way.NONE)
     bits = float(len(held))
     for way in _Way:
         bits += min(sum(each for each, how in worth.values() if how is way), way.value[1])
     return bits
+
+
+class _Arriving:
+    """What is visible at a time, as time goes on."""
+
+    def __init__(self, visible: Visible) -> None:
+        self._near = set(visible.near)
+        self._visible = replace(visible, near=self._near)
+        self._waiting = sorted(((at, name) for name, at in visible.earlier.items()), reverse=True)
+
+    def until(self, at: float) -> Visible:
+        """With what was made before that time, which is not before the last one that was asked for."""
+        while self._waiting and self._waiting[-1][0] <= at:
+            self._near.add(self._waiting.pop()[1])
+        return self._visible
 
 
 def why_worth_little(telling: Telling, visible: Visible) -> str:
@@ -101,7 +121,7 @@ def why_worth_little(telling: Telling, visible: Visible) -> str:
         return "an exception's type can be guessed"
     if outline(telling.value) in visible.wholes:
         return "it stands in the source, in what that computes, or in what the policy is shown"
-    bits, way = _worth(telling, visible)
+    bits, way = _worth(telling, _Arriving(visible).until(telling.at))
     told = {
         _Way.STEP: "it is one step away from what is seen there",
         _Way.ARRANGED: "all its parts are seen there",

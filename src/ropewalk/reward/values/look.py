@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import encode  # type: ignore[import-not-found]
+import followed  # type: ignore[import-not-found]
 import opened  # type: ignore[import-not-found]
 
 _NODES_MAX = 50_000
@@ -37,7 +38,9 @@ _FRAMES_MAX = 400
 _FILES_MAX = 200
 _ATOMS = (type(None), bool, int, float, complex, str, bytes)
 _CONTAINERS = (list, tuple, dict, set, frozenset)
-_RUNNERS = frozenset({"_pytest", "pytest", "pluggy", "unittest", "_ropewalk", "ropewalk_look", "encode", "opened"})
+_RUNNERS = frozenset(
+    {"_pytest", "pytest", "pluggy", "unittest", "_ropewalk", "ropewalk_look", "encode", "followed", "opened"}
+)
 _TEED = (
     *(map, filter, zip, enumerate, itertools.accumulate, itertools.chain, itertools.combinations),
     *(itertools.combinations_with_replacement, itertools.compress, itertools.dropwhile, itertools.filterfalse),
@@ -49,18 +52,6 @@ _WRITES = frozenset({"open", "os.rename", "os.link", "os.symlink", "shutil.copyf
 _BOTTOM = ("pytest_pyfunc_call", "call_fixture_func", "pytest_runtest_protocol")
 _SYSTEM = ("/proc", "/dev", "/sys", "/usr", "/etc")
 _SOURCES = (types.GeneratorType, types.AsyncGeneratorType, types.CoroutineType)
-
-
-class _Sources(dict[str, bool]):
-    """Path → whether it is the source's, which is tested."""
-
-    def __init__(self, workdir: str, shipped: frozenset[str]) -> None:
-        super().__init__()
-        self._workdir, self._shipped = workdir, shipped
-
-    def __missing__(self, path: str) -> bool:
-        known = self[path] = path.startswith(self._workdir) and path not in self._shipped
-        return known
 
 
 class Look:
@@ -86,18 +77,26 @@ class Look:
         self._lock = threading.Lock()
         self._looking = 0
         """The thread that does."""
-        self._sources = _Sources(self._workdir, shipped)
+        self._places = followed.Places(self._workdir, shipped)
+        self._calls = followed.Followed(self._places, self._on_call, self._tell_earlier, self._cannot_open)
+        self._follows = False
 
     def start(self) -> None:
-        """A test begins."""
+        """Before tests are collected, and when one begins."""
+        self._check_followed()
         self._globals = set()
-        threading.setprofile(self._on_call)
-        sys.setprofile(self._on_call)
+        self._follows = True
+        threading.setprofile(self._calls)
+        sys.setprofile(self._calls)
+
+    def _check_followed(self) -> None:
+        if self._follows and sys.getprofile() is not self._calls:
+            self._cannot_open("calls, for a test watches them itself")
 
     def stop(self) -> None:
         """It ended: what iterators were not asked for, and what files hold, is looked at now."""
-        if sys.getprofile() != self._on_call:
-            self._cannot_open("calls, for a test watches them itself")
+        self._check_followed()
+        self._follows = False
         sys.setprofile(None)
         threading.setprofile(None)
         self._guarded(self._read_files)
@@ -140,6 +139,7 @@ class Look:
 
     def around(self, frame: Any) -> None:
         """From a frame outwards, over all frames but the source's own and the runner's."""
+        self._calls.flush()
         self._guarded(lambda: self._walk(self._in_frames(frame)))
 
     def _guarded(self, work: Callable[[], None]) -> None:
@@ -165,7 +165,7 @@ class Look:
         for _ in range(_FRAMES_MAX):
             if frame is None or _is_bottom(frame):
                 return roots
-            if not self._sources[frame.f_code.co_filename] and not _is_runner(frame):
+            if self._places[frame.f_code.co_filename] is not followed.Whose.SOURCE and not _is_runner(frame):
                 roots += _without_names(frame.f_locals)
                 if frame.f_code.co_filename in self._shipped:
                     if id(frame.f_globals) not in self._globals:
@@ -176,14 +176,9 @@ class Look:
         self._cannot_open("a deep stack")
         return roots
 
-    def _on_call(self, frame: Any, event: str, _argument: Any) -> None:
-        """Calls from outside into the source: its arguments need have no name anywhere else."""
-        if event != "call" or not self._sources[frame.f_code.co_filename]:
-            return
-        caller = frame.f_back
-        if caller is not None and self._sources[caller.f_code.co_filename]:
-            return
-        self._guarded(lambda: self._walk([*_without_names(frame.f_locals), *self._in_frames(caller)]))
+    def _on_call(self, frame: Any) -> None:
+        """A call from outside into the source: its arguments need have no name anywhere else."""
+        self._guarded(lambda: self._walk([*_without_names(frame.f_locals), *self._in_frames(frame.f_back)]))
 
     def on_event(self, event: str, arguments: tuple[Any, ...]) -> None:
         """An audit hook: files that are opened are looked into; code that is made at run time cannot be watched."""
@@ -193,14 +188,10 @@ class Look:
             for path in arguments[:2]:
                 if isinstance(path, (str, bytes)) or hasattr(path, "__fspath__"):
                     self._note_file(os.fsdecode(path))
-        elif event == "exec" and arguments and isinstance(arguments[0], types.CodeType):
-            code, caller = arguments[0], sys._getframe(1)
-            if (
-                caller.f_code.co_filename in self._shipped
-                and code.co_filename not in self._shipped
-                and opened.computes(code)
-            ):
-                self._cannot_open("code that a test makes at run time")
+        elif event == "exec" and arguments:
+            code = arguments[0]
+            if self._calls.is_made(code, sys._getframe(1)):
+                self._cannot_open("code that is made at run time")
 
     def _note_file(self, path: str) -> None:
         absolute = str(Path(path).absolute())
@@ -298,7 +289,7 @@ class Look:
             return list(value.co_consts)
         if isinstance(value, types.BuiltinFunctionType):
             return [value.__self__]
-        if isinstance(value, (types.ModuleType, types.FrameType, Look, _Sources)):
+        if isinstance(value, (types.ModuleType, types.FrameType, Look, followed.Followed, followed.Places)):
             return []
         if isinstance(value, type):
             return _without_names(vars(value)) if self._is_ours(value) else []
@@ -333,7 +324,7 @@ class Look:
         frame = getattr(value, "gi_frame", None) or getattr(value, "cr_frame", None) or getattr(value, "ag_frame", None)
         if frame is None:
             return []
-        if not self._sources[frame.f_code.co_filename]:
+        if self._places[frame.f_code.co_filename] is not followed.Whose.SOURCE:
             self._iterators.setdefault(id(value), value)
         return _without_names(frame.f_locals)
 
@@ -357,7 +348,7 @@ class Look:
         """Whether a class is the source's: what its objects are made of was handed to it, and is looked at there."""
         known = self._tested.get(kind)
         if known is None:
-            known = self._tested[kind] = self._sources[_file_of(kind)]
+            known = self._tested[kind] = self._places[_file_of(kind)] is followed.Whose.SOURCE
         return known
 
     def _is_ours(self, kind: type) -> bool:
@@ -386,6 +377,9 @@ class Look:
         self._waiting += len(text)
         if self._waiting > _LINE_CHARACTERS:
             self._flush()
+
+    def _tell_earlier(self, values: list[Any]) -> None:
+        self._say("w", values)
 
     def _cannot_open(self, what: str) -> None:
         if what not in self._unopened:

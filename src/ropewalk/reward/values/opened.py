@@ -69,6 +69,7 @@ _EMPTY = frozenset(
 """They hold nothing that is not a name, a clue to other objects that are looked at themselves, or unreadable."""
 _STEPPED = (itertools.count, itertools.cycle, itertools.repeat)
 _COMPUTES = frozenset({"BINARY_OP", "CALL_FUNCTION_EX", "MAKE_FUNCTION"})
+_CALLS = frozenset({"CALL", "CALL_KW", "CALL_FUNCTION", "CALL_METHOD"})
 _native: dict[type, str] = {}
 _plain: dict[type, bool] = {}
 
@@ -113,10 +114,11 @@ def parts(value: Any, name_of_type: str) -> list[Any]:
 
 def is_all_plain(container: Any) -> bool:
     """Whether nothing directly in it is an object that no value can be made of."""
-    return all(map(_is_plain_type, map(type, gc.get_referents(container))))
+    return all(map(is_plain_type, map(type, gc.get_referents(container))))
 
 
-def _is_plain_type(kind: type) -> bool:
+def is_plain_type(kind: type) -> bool:
+    """Whether a value can be made of all such objects."""
     known = _plain.get(kind)
     if known is None:
         known = _plain[kind] = kind is type(None) or any(base in encode._ENCODERS for base in type.mro(kind))
@@ -132,9 +134,12 @@ def mark(value: Any) -> int | None:
 
 
 def computes(code: Any) -> bool:
-    """Whether code does more than call and look up names: then there are values that nobody saw."""
-    return any(isinstance(part, types.CodeType) for part in code.co_consts) or any(
-        step.opname in _COMPUTES for step in dis.get_instructions(code)
+    """Whether code does more than one call and look up names: then there are values that nobody saw."""
+    steps = [step.opname for step in dis.get_instructions(code)]
+    return (
+        any(isinstance(part, types.CodeType) for part in code.co_consts)
+        or not _COMPUTES.isdisjoint(steps)
+        or sum(step in _CALLS for step in steps) > 1
     )
 
 

@@ -303,6 +303,8 @@ def main() -> int:
     _limit(int(plan["cpu_s"]) + 1)
     os.chdir(plan["workdir"])
     _set_paths(plan)
+    if look:
+        look.start()
     exit_code = int(pytest.main(_arguments(plan), plugins=[Plugin(plan, stream, emitter, look)]))
     if exit_code == _USAGE_ERROR and plan["node_ids"]:
         stream.say("x", "pytest", _usage_error(plan))

@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Set
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ropewalk.reward.values.codec import children, number_of
@@ -26,6 +26,7 @@ _STEPPED_MAX = 20_000
 """Values from which steps are taken; where there are more, nothing counts as secret."""
 _SHORT_MAX = 200
 """Items of a sequence that is looked at in every way; of a longer one only its order is."""
+_SMALL_MAX = 1_000
 _DECIMAL_MAX = 10**4000
 """Python refuses to write longer numbers in decimal."""
 _LISTS = ("l", "t", "q", "S", "sl")
@@ -45,14 +46,17 @@ class Visible:
         numbers: all numbers among these.
         text: all strings among these in lower case, between separators.
         runs: the outlines of all sequences' items, between separators.
+        earlier: outlines of what calls of the source had made or been given, each with the number of values that were
+            handed out until then: it is within reach of all later ones.
         unopened: what may hold more, and could not be looked into: where there is any, nothing counts as secret.
     """
 
     wholes: frozenset[str] = frozenset()
-    near: frozenset[str] = frozenset()
+    near: Set[str] = frozenset()
     numbers: frozenset[float] = frozenset()
     text: str = ""
     runs: str = ""
+    earlier: Mapping[str, int] = field(default_factory=dict)
     unopened: frozenset[str] = frozenset()
 
     def __or__(self, other: Visible) -> Visible:
@@ -87,6 +91,27 @@ def seen_among(values: Iterable[Any]) -> Visible:
     found = _found(values)
     found.step()
     return found.visible()
+
+
+def seen_earlier(values: Iterable[tuple[int, Any]]) -> Visible:
+    """What calls of the source made, each value with how many had been handed out until then.
+
+    They and their parts count as they stand and no step is taken from them: much of what broken code makes is near to
+    what is right, and to come from there is the task.
+    """
+    earlier: dict[str, int] = {}
+    for at, value in values:
+        for part in (value, *_parts(value)):
+            if not _is_anywhere(part):
+                name = outline(part)
+                earlier[name] = min(at, earlier.get(name, at))
+    return Visible(earlier=earlier)
+
+
+def _is_anywhere(value: Any) -> bool:
+    """Whether it is too small for having been there to mean anything."""
+    number = plain_number(value)
+    return value is None or len(text_of(value)) == 1 or (number is not None and abs(number) <= _SMALL_MAX)
 
 
 class _Found:
@@ -205,6 +230,7 @@ def union(parts: Iterable[Visible]) -> Visible:
         numbers=frozenset().union(*(part.numbers for part in found)),
         text="".join(part.text for part in found),
         runs="".join(part.runs for part in found),
+        earlier={name: at for part in found for name, at in part.earlier.items()},
         unopened=frozenset().union(*(part.unopened for part in found)),
     )
 

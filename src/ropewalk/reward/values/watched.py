@@ -15,6 +15,8 @@ from ropewalk.reward.values.assertions import EMITTER, is_future, is_text
 
 _SAW: Final = "_ropewalk_saw"
 _YIELDS: Final = "_ropewalk_yields"
+_OWNER: Final = "_ropewalk_owner"
+_INDEX: Final = "_ropewalk_index"
 _HEAD = f"""
 try:
     from {EMITTER} import saw as {_SAW}, yields as {_YIELDS}
@@ -27,7 +29,7 @@ _Watched = (
     ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.List, ast.Tuple, ast.Set, ast.Dict, ast.NamedExpr,
     ast.Await, ast.Yield, ast.YieldFrom,
 )  # fmt: skip
-_NOT_NAMES = frozenset({"self", "cls", EMITTER, _SAW, _YIELDS})
+_NOT_NAMES = frozenset({"self", "cls", EMITTER, _SAW, _YIELDS, _OWNER, _INDEX})
 """What hangs on an object is looked at when it is read, and at every call."""
 
 
@@ -90,7 +92,7 @@ class _Watch(ast.NodeTransformer):
         for decorator in node.decorator_list:
             self._inside(decorator)
         self.visit(node.args)
-        node.body = [self.visit(statement) for statement in node.body]
+        node.body = self._statements(node.body)
         return node
 
     visit_AsyncFunctionDef = visit_FunctionDef  # type: ignore[assignment]
@@ -99,7 +101,7 @@ class _Watch(ast.NodeTransformer):
         """Its bases and decorators stay as they are."""
         for decorator in node.decorator_list:
             self._inside(decorator)
-        node.body = [self.visit(statement) for statement in node.body]
+        node.body = self._statements(node.body)
         return node
 
     def visit_arg(self, node: ast.arg) -> ast.arg:
@@ -112,16 +114,36 @@ class _Watch(ast.NodeTransformer):
             node.value = self.visit(node.value)
         return node
 
+    def visit_AugAssign(self, node: ast.AugAssign) -> list[ast.stmt]:
+        """What is there afterwards is looked at, too. Where it lies is worked out once."""
+        self.generic_visit(node)
+        before: list[ast.stmt] = []
+        target = node.target
+        if isinstance(target, (ast.Attribute, ast.Subscript)):
+            before.append(ast.Assign([ast.Name(_OWNER, ast.Store())], target.value))
+            target.value = ast.Name(_OWNER, ast.Load())
+        if isinstance(target, ast.Subscript):
+            before.append(ast.Assign([ast.Name(_INDEX, ast.Store())], target.slice))
+            target.slice = ast.Name(_INDEX, ast.Load())
+        return [*before, node, ast.Expr(ast.Call(ast.Name(_SAW, ast.Load()), [_as_read(target)], []))]
+
     def visit_match_case(self, node: ast.match_case) -> ast.AST:
         """Patterns are no expressions."""
         node.guard = self.visit(node.guard) if node.guard else None
-        node.body = [self.visit(statement) for statement in node.body]
+        node.body = self._statements(node.body)
         return node
 
     def visit_ExceptHandler(self, node: ast.ExceptHandler) -> ast.AST:
         """Its types stay as they are."""
-        node.body = [self.visit(statement) for statement in node.body]
+        node.body = self._statements(node.body)
         return node
+
+    def _statements(self, body: list[ast.stmt]) -> list[ast.stmt]:
+        shown: list[ast.stmt] = []
+        for statement in body:
+            visited = self.visit(statement)
+            shown += visited if isinstance(visited, list) else [visited]
+        return shown
 
     def _inside(self, node: ast.expr) -> ast.expr:
         """The same node, with its parts shown and itself not."""
@@ -131,6 +153,17 @@ class _Watch(ast.NodeTransformer):
 
     def _children(self, node: Any) -> Any:
         return self.generic_visit(node)
+
+
+def _as_read(target: ast.expr) -> ast.expr:
+    match target:
+        case ast.Name(id=name):
+            return ast.Name(name, ast.Load())
+        case ast.Attribute(value=owner, attr=name):
+            return ast.Attribute(owner, name, ast.Load())
+        case ast.Subscript(value=owner, slice=index):
+            return ast.Subscript(owner, index, ast.Load())
+    return target
 
 
 def _is_emission(node: ast.Call) -> bool:
