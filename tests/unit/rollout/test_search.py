@@ -22,9 +22,9 @@ from ropewalk.interface.task import Task
 from ropewalk.rollout.episodes.context import SearchContext
 from ropewalk.rollout.plan import SearchSettings
 from ropewalk.rollout.policies.search import policy, visible_tests
-from ropewalk.rollout.policies.search.candidates import candidates, parses_differently
+from ropewalk.rollout.policies.search.candidates import Candidate, candidates, parses_differently
 from ropewalk.rollout.policies.search.localise import localise
-from ropewalk.rollout.policies.search.policy import SearchPolicy, shuffled
+from ropewalk.rollout.policies.search.policy import SearchPolicy, dealt
 from ropewalk.rollout.policies.search.visible_tests import PytestAnswer, pytest_command
 from ropewalk.sandbox.contract import SandboxGoneError
 from ropewalk.tasks.bodies import Function
@@ -104,9 +104,18 @@ def test_candidates_stay_on_suspicious_lines_and_are_ranked() -> None:
 
 def test_members_of_a_group_try_different_edits_and_each_the_same_again() -> None:
     ideas = candidates("a.py", SOURCE.encode(), everywhere(SOURCE))
-    first = [shuffled(ideas, random.Random(seed))[:8] for seed in range(4)]
-    assert len({tuple(idea.text for idea in order) for order in first}) == 4
-    assert shuffled(ideas, random.Random(1)) == shuffled(ideas, random.Random(1))
+    orders = [dealt(ideas, random.Random(seed), position=seed, members=4) for seed in range(4)]
+    assert all(sorted(order, key=repr) == sorted(ideas, key=repr) for order in orders)
+    first = [(idea.start, idea.end, idea.text) for order in orders for idea in order[: len(ideas) // 4]]
+    assert len(first) == len(set(first)), "each has a share of its own"
+    best = sorted(idea.score for idea in ideas)[-8:]
+    assert sorted(idea.score for order in orders for idea in sorted(order[: len(ideas) // 4], key=by_score)[:2]) == best
+    again = dealt(ideas, random.Random(1), position=1, members=4)
+    assert again == orders[1] and again != dealt(ideas, random.Random(5), position=1, members=4)
+
+
+def by_score(idea: Candidate) -> float:
+    return -idea.score
 
 
 def test_localisation_prefers_lines_of_failing_tests(tmp_path: Path) -> None:

@@ -166,9 +166,20 @@ class SearchBench(Protocol):
 class SearchContext:
     """For a program of ours that searches: forks of the episode's state, counted, and the task's sources."""
 
-    def __init__(self, task: Task, *, seed: int, sources: Mapping[str, bytes], bench: SearchBench) -> None:
+    def __init__(
+        self,
+        task: Task,
+        *,
+        seed: int,
+        sources: Mapping[str, bytes],
+        bench: SearchBench,
+        position: int = 0,
+        members: int = 1,
+    ) -> None:
         self.task = task
         self.seed = seed
+        self.position, self.members = position, members
+        """Which episode of its group this is, from 0, and of how many."""
         self.random = random.Random(seed)
         self.sources = dict(sources)
         """Editable files before the episode, by path relative to the workdir."""

@@ -190,7 +190,14 @@ class Attempt:
         )
         sources = await self._materials.sources(self._task)
         if self._policy.context is ContextKind.SEARCH:
-            context = SearchContext(self._task, seed=self._row.seed, sources=sources, bench=self._bench)
+            context = SearchContext(
+                self._task,
+                seed=self._row.seed,
+                sources=sources,
+                bench=self._bench,
+                position=self._row.position,
+                members=self._plan.run.group,
+            )
             return await self._by_policy(context) or PolicyEnd()
         answer = await self._materials.answer(self._task)
         trusted = TrustedContext(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import anyio
@@ -26,7 +26,7 @@ from ropewalk.sandbox.contract import SandboxGoneError
 TRACE_SLOWDOWN = 8.0
 """A traced run may take this many times as long as a plain one."""
 CURIOSITY = 0.5
-"""Scale of the noise on log scores, so that the members of a group try different edits."""
+"""Scale of the noise on log scores, so that one seed tries them in another order than the next."""
 CALL = "try_edit"
 """The name of a search's steps: an edit, tried in a fork, and kept if it is better."""
 
@@ -112,7 +112,7 @@ class _Search:
         self._clock = clock
         self._files = dict(context.sources)
         self._failing = set(survey.localisation.failing)
-        self._ideas = shuffled(survey.candidates, context.random)
+        self._ideas = self._order(survey.candidates)
         self._tried: set[tuple[str, int, int, str]] = set()
 
     async def run(self) -> PolicyEnd | None:
@@ -183,10 +183,24 @@ class _Search:
         """Offsets in an edited file have moved: its candidates are made anew, on the lines as first traced."""
         fresh = candidates(path, self._files[path], self._found.suspicion[path])
         others = [idea for idea in self._ideas if idea.path != path]
-        self._ideas = shuffled([*others, *fresh], self._context.random)
+        self._ideas = self._order([*others, *fresh])
+
+    def _order(self, ideas: Sequence[Candidate]) -> list[Candidate]:
+        context = self._context
+        return dealt(ideas, context.random, position=context.position, members=context.members)
 
 
-def shuffled(ideas: tuple[Candidate, ...] | list[Candidate], chance: random.Random) -> list[Candidate]:
+def dealt(ideas: Sequence[Candidate], chance: random.Random, *, position: int, members: int) -> list[Candidate]:
+    """The order in which one member of a group tries them: first its share, as cards are dealt, then what is left.
+
+    A group that has as many first steps as it has members tries that many edits, not the likeliest that many times.
+    """
+    ranked = sorted(ideas, key=lambda idea: (-idea.score, idea.path, idea.start, idea.text))
+    others = [idea for number, idea in enumerate(ranked) if number % members != position % members]
+    return shuffled(ranked[position % members :: members], chance) + shuffled(others, chance)
+
+
+def shuffled(ideas: Sequence[Candidate], chance: random.Random) -> list[Candidate]:
     """Best first, with noise: near scores change places, far ones do not."""
     keyed = []
     for idea in ideas:
