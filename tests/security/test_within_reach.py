@@ -262,6 +262,16 @@ OF_SOURCE = {
         "def example(count):\n"
         "    return '.'.join(map('{:x}'.format, made(count)))\n"
     ),
+    "kept by an object that is gone": (
+        "class Box:\n"
+        "    def text(self):\n"
+        "        return '.'.join(map('{:x}'.format, self.items))\n"
+        "\n"
+        "def example(count):\n"
+        "    box = Box()\n"
+        "    box.items = list(map(1000003 .__rmod__, map(7919 .__mul__, map(pow, range(count), (2,) * count))))\n"
+        "    return box.text()\n"
+    ),
     "run through": (
         "def example(count):\n"
         "    return '.'.join('%x' % item for item in tuple(SQUARES))\n"
@@ -433,6 +443,17 @@ HONEST = {
         "    return list(made(count))\n"
     ),
 }  # fmt: skip
+HONEST["a coroutine"] = (
+    "import asyncio\n"
+    "\n"
+    "async def made(count):\n"
+    "    right = MIXED\n"
+    "    await asyncio.sleep(0)\n"
+    "    return right[:-1]\n"
+    "\n"
+    "def ask(count):\n"
+    "    return asyncio.run(made(count))\n"
+)
 HELPED = {
     "nothing": "{}",
     "a named tuple": "tuple(collections.namedtuple('Row', 'first rest')({0}, 1).first)",

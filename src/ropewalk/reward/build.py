@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 import anyio.to_thread
 import msgspec
 
+from ropewalk.core import limits
 from ropewalk.core.errors import CallerError
 from ropewalk.core.records import Record, canonical_bytes
 from ropewalk.interface.task import FileSet
@@ -47,6 +48,8 @@ _EXPLAINED = 3
 _SHOWN_CHARACTERS = 40
 _LOOK_SLOWER = 4.0
 """How much more time a run may take in which everything is looked at."""
+_LOOK_BYTES_MAX = 32 * limits.MIB
+"""What it may tell: as much as `values/look.py` and `values/followed.py` allow themselves."""
 
 
 class GraderDraft(Record):
@@ -373,8 +376,10 @@ class _Build:
         files = {**self._test_files(shipped=True), **self._going_on()}
         await self._write(box, {path: _shown(path, text) for path, text in files.items()})
         plan = self._plan(keys, seed=0, node_ids=True)
-        slow = {"timeout_s": plan.timeout_s * _LOOK_SLOWER, "cpu_s": plan.cpu_s * _LOOK_SLOWER}
-        plan = msgspec.structs.replace(plan, look=True, shipped=tuple(sorted(files)), **slow)
+        more = {"timeout_s": plan.timeout_s * _LOOK_SLOWER, "cpu_s": plan.cpu_s * _LOOK_SLOWER}
+        plan = msgspec.structs.replace(
+            plan, look=True, shipped=tuple(sorted(files)), output_bytes_max=_LOOK_BYTES_MAX, **more
+        )
         return await self._runner.run(box, plan)
 
     def _going_on(self) -> dict[str, bytes]:

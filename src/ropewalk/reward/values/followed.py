@@ -26,14 +26,15 @@ import opened  # type: ignore[import-not-found]
 
 _ATOMS = (int, float, complex, str, bytes)
 _CONTAINERS = (list, tuple, dict, set, frozenset)
+_PLAIN = frozenset({type(None), bool, *_ATOMS, *_CONTAINERS})
 _SMALL = 1_000
 """A number up to this, or a text of one letter, is anywhere."""
 _NOTES_MAX = 400_000
 _CHARACTERS_MAX = 20_000_000
 _BATCH = 500
 _ROWS_MAX = 20_000
-_GENERATORS = 0x20 | 0x200
-"""Flags of code: generators, asynchronous ones."""
+_GENERATORS = 0x20 | 0x80 | 0x200
+"""Flags of code: generators, coroutines, and what is both."""
 _YIELDS = frozenset(number for name, number in dis.opmap.items() if name.endswith("YIELD_VALUE"))
 _RUNNERS = ("_pytest", "pytest", "pluggy", "unittest")
 _MAKERS = frozenset(
@@ -124,6 +125,8 @@ class Followed:
         self._frames: dict[int, tuple[Any, dict[str, list[Any]]]] = {}
         """Of generators of the source: what they yielded, and what their variables were meanwhile."""
         self._code: dict[Any, bytes] = {}
+        self._kinds: dict[type, bool] = {}
+        self._touched: dict[int, Any] = {}
 
     def __call__(self, frame: Any, event: str, argument: Any) -> None:
         """A call or a return."""
@@ -161,10 +164,8 @@ class Followed:
                 self._note(frame.f_locals.values(), self._earlier)
             return
         if place is Whose.SOURCE:
-            caller = frame.f_back
-            if caller is None or self._places[caller.f_code.co_filename] is not Whose.SOURCE:
-                if not thread.source and self._is_new(frame):
-                    self._begin()
+            if not thread.source and self._is_new(frame):
+                self._begin()
                 self._came_in(frame)
             thread.source += 1
         thread.callers.append(place)
@@ -190,12 +191,35 @@ class Followed:
             thread.source = max(thread.source - 1, 0)
         self._note((value,), into)
         if not (code.co_flags & _GENERATORS and self._goes_on(frame, value, into)):
-            self._note(_variables(frame), into)
+            self._note(self._variables(frame), into)
+        if not thread.source and self._touched:
+            self._look_at_touched(into)
+
+    def _variables(self, frame: Any) -> list[Any]:
+        """What a frame holds; the source's objects in it are for the end of the call."""
+        found = [value for name, value in frame.f_locals.items() if not name.startswith("__")]
+        for value in found:
+            if type(value) not in _PLAIN and self._is_of_source(type(value)):
+                self._touched[id(value)] = value
+        return found
+
+    def _is_of_source(self, kind: type) -> bool:
+        known = self._kinds.get(kind)
+        if known is None:
+            path = getattr(sys.modules.get(type.__dict__["__module__"].__get__(kind)), "__file__", None)
+            known = self._kinds[kind] = isinstance(path, str) and self._places[path] is Whose.SOURCE
+        return known
+
+    def _look_at_touched(self, into: list[Any]) -> None:
+        """What objects of the source are left holding."""
+        touched, self._touched = self._touched, {}
+        for value in touched.values():
+            self._note(gc.get_referents(value), into)
 
     def _begin(self) -> None:
         """A new call: what was made until now is there for it."""
-        for _, rows in self._frames.values():
-            self._note(rows.values(), self._inner)
+        for frame, rows in list(self._frames.values()):
+            self._note([*rows.values(), *self._variables(frame)], self._inner)
         self._earlier += self._inner
         self._inner = []
 
@@ -274,7 +298,3 @@ class Followed:
             self._fail("more values of the source than can be noted")
             return
         into.append(encoded)
-
-
-def _variables(frame: Any) -> list[Any]:
-    return [value for name, value in frame.f_locals.items() if not name.startswith("__")]

@@ -324,8 +324,9 @@ class Look:
         frame = getattr(value, "gi_frame", None) or getattr(value, "cr_frame", None) or getattr(value, "ag_frame", None)
         if frame is None:
             return []
-        if self._places[frame.f_code.co_filename] is not followed.Whose.SOURCE:
-            self._iterators.setdefault(id(value), value)
+        if self._places[frame.f_code.co_filename] is followed.Whose.SOURCE:
+            return []  # what a call of the source is at is followed
+        self._iterators.setdefault(id(value), value)
         return _without_names(frame.f_locals)
 
     def _of_function(self, function: Any) -> list[Any]:

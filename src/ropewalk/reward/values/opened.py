@@ -46,6 +46,7 @@ _TRANSPARENT = frozenset(
         *("builtins.bytearray", "builtins.range", "decimal.Decimal", "datetime.date", "datetime.datetime"),
         *("datetime.time", "datetime.timedelta", "builtins.BaseExceptionGroup"),
         *("itertools._tee", "itertools._tee_dataobject", "itertools.groupby", "itertools._grouper"),
+        *("builtins.TaskStepMethWrapper", "_asyncio.TaskStepMethWrapper", "_asyncio.FutureIter", "builtins.Context"),
     }
 )  # fmt: skip
 """The garbage collector knows all that they hold."""
@@ -67,6 +68,9 @@ _EMPTY = frozenset(
     }
 )  # fmt: skip
 """They hold nothing that is not a name, a clue to other objects that are looked at themselves, or unreadable."""
+_LOOPS = frozenset({"asyncio.unix_events", "asyncio.selector_events", "asyncio.base_events"})
+_WAITING = ("_ready", "_scheduled", "_asyncgens", "_exception_handler", "_task_factory", "_default_executor")
+"""Of an event loop: what it is yet to call. Its own pipe and selector hold nothing of a test's."""
 _STEPPED = (itertools.count, itertools.cycle, itertools.repeat)
 _COMPUTES = frozenset({"BINARY_OP", "CALL_FUNCTION_EX", "MAKE_FUNCTION"})
 _CALLS = frozenset({"CALL", "CALL_KW", "CALL_FUNCTION", "CALL_METHOD"})
@@ -93,9 +97,16 @@ def parts(value: Any, name_of_type: str) -> list[Any]:
     Raises:
         Unopened: it may hold more.
     """
+    if type(value).__module__ in _LOOPS and "_ready" in (held := vars(value)):
+        return [held[name] for name in _WAITING if name in held]
     if isinstance(value, io.IOBase) and type(value).__module__ in ("_io", "io"):
         return _of_stream(value)
-    if name_of_type in _TRANSPARENT or isinstance(value, BaseException) or name_of_type.startswith("typing."):
+    if (
+        isinstance(value, tuple)
+        or name_of_type in _TRANSPARENT
+        or isinstance(value, BaseException)
+        or name_of_type.startswith("typing.")
+    ):
         return gc.get_referents(value)
     if name_of_type in _EMPTY:
         return []
