@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from typing import Any, Final, NamedTuple
@@ -34,7 +33,8 @@ from ropewalk.reward.values.expected import (
 from ropewalk.reward.values.instrument import Instrumented, instrument
 from ropewalk.reward.values.lenient import lenient
 from ropewalk.reward.values.literals import seen_in_files
-from ropewalk.reward.values.visible import Visible, seen_among, seen_earlier
+from ropewalk.reward.values.made import UNKNOWN_CALL, MadeIndex
+from ropewalk.reward.values.visible import Visible, seen_among
 from ropewalk.reward.values.watched import watched
 from ropewalk.sandbox.contract import SandboxSpec
 from ropewalk.store.contract import Blobs
@@ -100,8 +100,8 @@ class _Asked(NamedTuple):
     key: str
     """The test that asks for it."""
     value: ExpectedValue
-    at: float = math.inf
-    """How many values were handed out before it, where that is known."""
+    call: int = UNKNOWN_CALL
+    """Of the source, that it comes from."""
 
 
 class _Refused(Exception):
@@ -177,7 +177,7 @@ class _Build:
             await self._check_guess_bits(values, in_files)
             seen = await self._look(broken, keys)
         visible = in_files | await anyio.to_thread.run_sync(_within_reach, seen)
-        bits = await self._check_guess_bits(_when_asked(values, seen), visible)
+        bits = await self._check_guess_bits(_with_calls(values, seen), visible)
         names = {test.key: test.node_id for test in recordings[0].tests}
         return await self._store(expected, bits, [names[key] for key in killers], names, len(values))
 
@@ -465,23 +465,26 @@ def _shown(path: str, text: bytes) -> bytes:
 
 def _telling(asked: _Asked) -> Telling:
     value = asked.value
-    return Telling(value.kind, json.loads(value.value), value.tolerance, asked.at)
+    return Telling(value.kind, json.loads(value.value), value.tolerance, asked.call)
 
 
-def _when_asked(values: list[_Asked], record: SuiteRecord) -> list[_Asked]:
-    """The same values, each with how many were handed out before it."""
-    emissions = [
-        (test.key, emission.point, emission.occurrence) for test in record.tests for emission in test.emissions
-    ]
-    at = {name: number for number, name in enumerate(emissions)}
+def _with_calls(values: list[_Asked], record: SuiteRecord) -> list[_Asked]:
+    """The same values, each with the call that it came from while everything was looked at."""
+    calls = {
+        (test.key, emission.point, emission.occurrence): emission.call
+        for test in record.tests
+        for emission in test.emissions
+    }
     return [
-        asked._replace(at=at.get((asked.key, asked.value.point, asked.value.occurrence), math.inf)) for asked in values
+        asked._replace(call=calls.get((asked.key, asked.value.point, asked.value.occurrence), UNKNOWN_CALL))
+        for asked in values
     ]
 
 
 def _within_reach(record: SuiteRecord) -> Visible:
     unopened = {*record.unopened} if record.complete else {*record.unopened, f"a run of which {record.problem}"}
-    return seen_among(record.seen) | seen_earlier(record.earlier) | Visible(unopened=frozenset(unopened))
+    made = MadeIndex(record.made.values, record.made.calls, record.made.rows)
+    return seen_among(record.seen) | Visible(made=made, unopened=frozenset(unopened))
 
 
 def same_text(left: Any, right: Any) -> bool:

@@ -65,6 +65,19 @@ class Emission(Record):
     """Encoded expected side; recording runs only."""
     tolerance: tuple[Any, ...] = ()
     """Encoded; recording runs only."""
+    call: int = -1
+    """The last call of the source before it (`Made`); -1 where that is not known."""
+
+
+class Made(Record):
+    """What functions of the source were given, held and gave back, by the calls from outside that they served."""
+
+    values: tuple[Any, ...] = ()
+    """Encoded; below they are named by their place here."""
+    calls: tuple[tuple[int, int], ...] = ()
+    """Call, value; call 0 is none, but a library's doing for a test."""
+    rows: tuple[tuple[int, int, int], ...] = ()
+    """Row, value, call: what one variable was time after time, or what one function gave back, in order."""
 
 
 class TestOutcome(Record):
@@ -93,9 +106,8 @@ class SuiteRecord(Record):
     """The end record came, once and last, and every line before it was well formed."""
     seen: tuple[Any, ...] = ()
     """Encoded values within reach of the code under test, where the plan asks for them."""
-    earlier: tuple[tuple[int, Any], ...] = ()
-    """Encoded values that functions of the source had made or been given before a call, each with the number of values
-    that were handed out until then."""
+    made: Made = Made()
+    """What calls of the source made, where the plan asks for it."""
     unopened: tuple[str, ...] = ()
     """What is within reach as well, and could not be looked into."""
     problem: str = ""
@@ -195,7 +207,7 @@ def read_record(result: CommandResult, *, node_ids: bool = True) -> SuiteRecord:
         tests=tuple(reader.tests),
         complete=not problem,
         seen=tuple(reader.seen),
-        earlier=tuple(reader.earlier),
+        made=Made(values=tuple(reader.made), calls=tuple(reader.calls), rows=tuple(reader.rows)),
         unopened=tuple(reader.unopened),
         problem=problem or "; ".join(reader.problems)[:500],
         exit_code=result.exit_code,
@@ -208,17 +220,20 @@ def read_record(result: CommandResult, *, node_ids: bool = True) -> SuiteRecord:
 
 
 class _Reader:
-    """Follows the record's grammar: c* x* (b (v|p)* r? e)* z, with s, w and u anywhere."""
+    """Follows the record's grammar: c* x* (b (v|p)* r? e)* z, with s, n, w, y, o and u anywhere."""
 
     def __init__(self, *, node_ids: bool) -> None:
         self._node_ids = node_ids
         self.tests: list[TestOutcome] = []
         self.problems: list[str] = []
         self.seen: list[Any] = []
-        self.earlier: list[tuple[int, Any]] = []
+        self.made: list[Any] = []
+        self.calls: list[tuple[int, int]] = []
+        self.rows: list[tuple[int, int, int]] = []
         self.unopened: list[str] = []
         self.ended = False
-        self._lines = self._told = 0
+        self._lines = 0
+        self._call = -1
         self._open = False
         self._emissions: list[Emission] = []
         self._reached: tuple[str, ...] = ()
@@ -239,8 +254,7 @@ class _Reader:
                 self.tests.append(TestOutcome(key=key, node_id=node_id, outcome="started"))
                 self._open, self._emissions, self._reached = True, [], ()
             case ["v", str(point), int(occurrence), value] if self._open:
-                self._emissions.append(Emission(point=point, occurrence=occurrence, value=value))
-                self._told += 1
+                self._emissions.append(Emission(point=point, occurrence=occurrence, value=value, call=self._call))
             case ["p", str(point), int(occurrence), value, expected, *tolerance] if self._open:
                 self._emissions.append(
                     Emission(
@@ -249,8 +263,14 @@ class _Reader:
                 )
             case ["s", list(values)]:
                 self.seen += values
-            case ["w", list(values)]:
-                self.earlier += [(self._told, value) for value in values]
+            case ["n", list(values)]:
+                self.made += values
+            case ["w", list(pairs)]:
+                self.calls += [(int(call), int(number)) for call, number in pairs]
+            case ["y", list(items)]:
+                self.rows += [(int(row), int(number), int(call)) for row, number, call in items]
+            case ["o", int(call)]:
+                self._call = call
             case ["u", str(what)]:
                 self.unopened.append(what)
             case ["r", str(key), list(names)] if self._open and key == self.tests[-1].key:
@@ -291,7 +311,7 @@ def _is_wordless(parts: Any) -> bool:
             return bool(text == "")
         case ["x", text, message]:
             return bool(text == message == "")
-        case ["s" | "w" | "u" | "r" | "p", *_]:
+        case ["s" | "n" | "w" | "y" | "o" | "u" | "r" | "p", *_]:
             return False
     return True
 

@@ -78,7 +78,7 @@ def seen_from(monkeypatch: pytest.MonkeyPatch, look: Any, folder: Path, source: 
     unopened: list[str] = []
     failures: list[Exception] = []
     watcher = look.Look(
-        lambda kind, told: said.extend(told) if kind == "s" else unopened.append(told),
+        lambda kind, told: said.extend(told) if kind == "s" else unopened.append(told) if kind == "u" else None,
         str(folder),
         frozenset({str(folder / "test_places.py")}),
     )

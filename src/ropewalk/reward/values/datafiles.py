@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 import bz2
 import io
 import lzma
+import quopri
 import re
 import tarfile
+import urllib.parse
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache
-from typing import Final
+from functools import lru_cache, partial
+from typing import Any, Final
 
 from ropewalk.machinery.archives import open_tar, open_zip
 from ropewalk.reward.values.prose import prose
@@ -28,6 +31,8 @@ _INERT = (
 )  # fmt: skip
 """Pictures, fonts, sounds, message catalogues, time zones and programs: what stands in them as text is looked at."""
 _TEXT = re.compile(r"[^\x00-\x08\x0e-\x1f\x7f-\x9f\ufffd]{2,}")
+_ESCAPED_MIN = 8
+_WRAPPED = re.compile(r"(?:[A-Za-z0-9+/_-]\s?){24,}={0,2}")
 _BROKEN = (
     *(OSError, EOFError, ValueError, RuntimeError, NotImplementedError, zlib.error, lzma.LZMAError),
     *(zipfile.BadZipFile, tarfile.TarError),
@@ -60,12 +65,16 @@ def _texts(data: bytes, depth: int) -> Iterator[str]:
     text = _as_text(data)
     if text is not None:
         yield text
+        for part in _unwrapped(text):
+            yield from _texts(part, depth + 1)
         return
     inner = _unpacked(data)
     if inner is not None:
         for part in inner:
             yield from _texts(part, depth + 1)
-    elif data.startswith(_INERT):
+    if inner is not None and not data.startswith(_INERT):
+        return
+    if data.startswith(_INERT):
         yield data.decode("latin-1")
         yield from _legible(data)
     else:
@@ -80,7 +89,35 @@ def _legible(data: bytes) -> Iterator[str]:
             yield "\n".join(_TEXT.findall(data[at:].decode(encoding, "replace")))
 
 
+def _unwrapped(text: str) -> Iterator[bytes]:
+    """What stands in a text as text of another kind: base 64, base 16, quoted-printable, percent signs."""
+    for mark, decode in (("=", quopri.decodestring), ("%", urllib.parse.unquote_to_bytes)):
+        if text.count(mark) >= _ESCAPED_MIN and (data := decode(text.encode())) != text.encode():
+            yield data
+    for found in _WRAPPED.findall(text):
+        for read in (partial(base64.b64decode, validate=True), base64.urlsafe_b64decode, bytes.fromhex):
+            try:
+                data = read(re.sub(r"\s", "", found))
+            except ValueError:
+                continue
+            # Words and digests can be read so as well, and give no text.
+            if data and (_as_text(data) or _unpacked_if_whole(data)):
+                yield data
+
+
+def _unpacked_if_whole(data: bytes) -> bool:
+    try:
+        return _unpacked(data) is not None
+    except _Unknown:
+        return False
+
+
 def _as_text(data: bytes) -> str | None:
+    if data.startswith((b"\xff\xfe\x00\x00", b"\x00\x00\xfe\xff")):
+        try:
+            return data.decode("utf-32")
+        except UnicodeDecodeError:
+            return None
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         try:
             return data.decode("utf-16")
@@ -100,7 +137,7 @@ def _as_text(data: bytes) -> str | None:
 def _unpacked(data: bytes) -> list[bytes] | None:
     """What a known archive holds; None where it is none."""
     try:
-        if data.startswith(b"PK\x03\x04"):
+        if data.startswith(b"PK\x03\x04") or zipfile.is_zipfile(io.BytesIO(data)):
             return _of_zip(data)
         for magic, unpack in _PACKED.items():
             if data.startswith(magic):
@@ -147,15 +184,28 @@ def _bounded(read: Callable[[int], bytes]) -> bytes:
     return data
 
 
-def _gunzip(data: bytes) -> bytes:
-    return _bounded(lambda size: zlib.decompressobj(zlib.MAX_WBITS | 32).decompress(data, size))
+def _inflated(data: bytes) -> bytes:
+    return _all_streams(lambda: zlib.decompressobj(zlib.MAX_WBITS | 32), data)
+
+
+def _all_streams(new: Callable[[], Any], data: bytes) -> bytes:
+    """One stream after the other: readers take them for one."""
+    found = b""
+    while data.strip(b"\0"):
+        stream = new()
+        found += stream.decompress(data, BYTES_MAX + 1 - len(found))
+        _check(len(found), 0)
+        if not stream.eof:
+            raise _Unknown("a broken archive")
+        data = stream.unused_data
+    return found
 
 
 _PACKED: Final[dict[bytes, Callable[[bytes], bytes]]] = {
-    b"\x1f\x8b": _gunzip,
-    b"\x78\x01": _gunzip,
-    b"\x78\x9c": _gunzip,
-    b"\x78\xda": _gunzip,
-    b"BZh": lambda data: _bounded(lambda size: bz2.BZ2Decompressor().decompress(data, size)),
-    b"\xfd7zXZ\x00": lambda data: _bounded(lambda size: lzma.LZMADecompressor().decompress(data, size)),
+    b"\x1f\x8b": _inflated,
+    b"\x78\x01": _inflated,
+    b"\x78\x9c": _inflated,
+    b"\x78\xda": _inflated,
+    b"BZh": partial(_all_streams, bz2.BZ2Decompressor),
+    b"\xfd7zXZ\x00": partial(_all_streams, lzma.LZMADecompressor),
 }

@@ -16,15 +16,9 @@ from typing import Any, Final, NamedTuple
 
 from ropewalk.reward.values.assertions import Kind
 from ropewalk.reward.values.codec import children, number_of
-from ropewalk.reward.values.visible import (
-    SEPARATOR,
-    Visible,
-    in_order,
-    items_of,
-    outline,
-    plain_number,
-    text_of,
-)
+from ropewalk.reward.values.made import UNKNOWN_CALL
+from ropewalk.reward.values.outlines import in_order, items_of, outline, plain_number, text_of
+from ropewalk.reward.values.visible import Visible
 
 GUESS_BITS_MIN: Final = 10.0
 """A grader below this is refused: one forgery in a thousand would be paid."""
@@ -66,8 +60,8 @@ class Telling(NamedTuple):
     value: Any
     """Encoded expected value."""
     tolerance: tuple[float, ...] = ()
-    at: float = math.inf
-    """How many values are handed out before it, at least."""
+    call: int = UNKNOWN_CALL
+    """The call of the source that it comes from."""
 
 
 def guess_bits(values: Iterable[Telling], visible: Visible) -> float:
@@ -79,8 +73,7 @@ def guess_bits(values: Iterable[Telling], visible: Visible) -> float:
     held: set[str] = set()
     sure = 0.0
     worth: dict[str, tuple[float, _Way]] = {}
-    arriving = _Arriving(visible)
-    for telling in sorted(values, key=lambda value: value.at):
+    for telling in values:
         if telling.kind in (Kind.TRUTH, Kind.RAISES):
             # Everybody knows the answer to the one, and an exception may be of many types at once.
             held.add(telling.kind)
@@ -88,29 +81,14 @@ def guess_bits(values: Iterable[Telling], visible: Visible) -> float:
         name = outline(telling.value)
         if name in visible.wholes or (name not in worth and (sure >= _ENOUGH_BITS or len(worth) >= _VALUES_MAX)):
             continue
-        # Whoever had to guess it once has it from then on: that it lies about later makes it no easier.
-        found = _worth(telling, visible if name in worth else arriving.until(telling.at))
-        worth[name] = min(found, worth.get(name, found), key=lambda one: one[0])
+        # Whoever has to guess it once has it from then on, and all of them have to be right.
+        found = _worth(telling, replace(visible, call=telling.call))
+        worth[name] = max(found, worth.get(name, found), key=lambda one: one[0])
         sure = sum(bits for bits, way in worth.values() if way is _Way.NONE)
     bits = float(len(held))
     for way in _Way:
         bits += min(sum(each for each, how in worth.values() if how is way), way.value[1])
     return bits
-
-
-class _Arriving:
-    """What is visible at a time, as time goes on."""
-
-    def __init__(self, visible: Visible) -> None:
-        self._near = set(visible.near)
-        self._visible = replace(visible, near=self._near)
-        self._waiting = sorted(((at, name) for name, at in visible.earlier.items()), reverse=True)
-
-    def until(self, at: float) -> Visible:
-        """With what was made before that time, which is not before the last one that was asked for."""
-        while self._waiting and self._waiting[-1][0] <= at:
-            self._near.add(self._waiting.pop()[1])
-        return self._visible
 
 
 def why_worth_little(telling: Telling, visible: Visible) -> str:
@@ -121,7 +99,7 @@ def why_worth_little(telling: Telling, visible: Visible) -> str:
         return "an exception's type can be guessed"
     if outline(telling.value) in visible.wholes:
         return "it stands in the source, in what that computes, or in what the policy is shown"
-    bits, way = _worth(telling, _Arriving(visible).until(telling.at))
+    bits, way = _worth(telling, replace(visible, call=telling.call))
     told = {
         _Way.STEP: "it is one step away from what is seen there",
         _Way.ARRANGED: "all its parts are seen there",
@@ -139,7 +117,7 @@ def _worth(telling: Telling, visible: Visible) -> tuple[float, _Way]:
     names = [outline(value)]
     if telling.kind == Kind.MULTISET:
         names.append(outline(["l", in_order(items_of(value))]))
-    stands = not visible.near.isdisjoint(names) or not visible.wholes.isdisjoint(names)
+    stands = any(name in visible.wholes or visible.is_near(name) for name in names)
     if stands or _is_wrapped(value, visible) or _is_stretch(value, visible):
         way = _Way.STEP
     elif _is_arranged(value, visible):
@@ -166,7 +144,7 @@ def _is_stretch(value: Any, visible: Visible) -> bool:
         else:
             leaves.append(outline(part))
     # What is longer is looked up by its beginning: that only makes it worth less.
-    return len(leaves) > 1 and _stretch(leaves) in visible.runs
+    return len(leaves) > 1 and visible.has_run(leaves)
 
 
 def _is_arranged(value: Any, visible: Visible) -> bool:
@@ -177,7 +155,7 @@ def _is_arranged(value: Any, visible: Visible) -> bool:
 
 def _is_seen(part: Any, visible: Visible) -> bool:
     name = outline(part)
-    return part is None or isinstance(part, bool) or name in visible.wholes or name in visible.near
+    return part is None or isinstance(part, bool) or name in visible.wholes or visible.is_near(name)
 
 
 def _close_bits(value: Any, tolerance: tuple[float, ...], visible: Visible) -> float:
@@ -191,7 +169,7 @@ def _close_bits(value: Any, tolerance: tuple[float, ...], visible: Visible) -> f
         return min(sum(parts.values()), _VALUE_BITS_MAX)
     relative, absolute = tolerance if len(tolerance) == 2 else (0.0, 0.0)
     margin = max(relative * abs(number), absolute)
-    if any(abs(number - seen) <= margin for seen in visible.numbers):
+    if visible.has_number(number, margin):
         return 0.0
     rounded = round(number)
     bits = _bits(value, visible)
@@ -271,7 +249,7 @@ def _run_bits(value: Any, visible: Visible) -> float:
     bits, at = 1.0, 0
     while at < len(items) and bits < _VALUE_BITS_MAX:
         length = _PIECE_ITEMS_MIN - 1
-        while at + length < len(items) and _stretch(names[at : at + length + 1]) in visible.runs:
+        while at + length < len(items) and visible.has_run(names[at : at + length + 1]):
             length += 1
         if length >= _PIECE_ITEMS_MIN:
             bits += _PIECE_BITS
@@ -279,7 +257,3 @@ def _run_bits(value: Any, visible: Visible) -> float:
             bits += _part_bits(items[at], visible)
         at += length
     return bits
-
-
-def _stretch(names: list[str]) -> str:
-    return f"{SEPARATOR}{SEPARATOR.join(names)}{SEPARATOR}"

@@ -1,9 +1,9 @@
 """Follows calls in a process whose tests run on the source. Stand-alone; runs inside sandboxes, in trusted runs only.
 
-What one call of a test computes on its way to a result is what a task is about. What an *earlier* call computed is
-within reach of a later one, for the source can keep it: a decoder need not decode what the encoder before it was given.
-So what functions of the source are given, hold at their end, yield and return is noted, and told when the next call
-comes in from outside. What other functions do for a test is told at once.
+What one call of a test computes on its way to a result is what a task is about. What *another* call computes is
+within reach, for the source can keep it: a decoder need not decode what the encoder before it was given, and who holds
+back the record can use what comes after. So what functions of the source are given, hold at their end, yield and return
+is noted together with the call from outside that it served; what libraries do for a test serves none.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 import sysconfig
 import threading
 import types
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from enum import IntEnum
 from pathlib import Path
@@ -32,7 +32,11 @@ _SMALL = 1_000
 _NOTES_MAX = 400_000
 _CHARACTERS_MAX = 20_000_000
 _BATCH = 500
-_ROWS_MAX = 20_000
+_ITEMS_MAX = 1_000_000
+_ROW_ITEMS_MAX = 8
+_NOBODYS = 0
+"""The call of what is made outside of calls of the source."""
+_TEXTS = (str, bytes)
 _GENERATORS = 0x20 | 0x80 | 0x200
 """Flags of code: generators, coroutines, and what is both."""
 _YIELDS = frozenset(number for name, number in dis.opmap.items() if name.endswith("YIELD_VALUE"))
@@ -104,27 +108,32 @@ class _Thread:
 
 
 class Followed:
-    """A profile function that notes what functions are given and give back."""
+    """A profile function: notes what functions are given and give back, by the calls from outside that they serve."""
 
     def __init__(
         self,
         places: Places,
         came_in: Callable[[Any], None],
-        tell: Callable[[list[Any]], None],
+        tell: Callable[..., None],
         fail: Callable[[str], None],
     ) -> None:
-        """`came_in`: a frame of the source that was called from outside; `tell`: encoded values, once they count."""
+        """`came_in`: a frame of the source that was called from outside; `tell`: lines of the record."""
         self._places, self._came_in, self._tell, self._fail = places, came_in, tell, fail
         self._threads: defaultdict[int, _Thread] = defaultdict(_Thread)
-        self._known: set[Any] = set()
-        self._inner: list[Any] = []
-        """Noted in the call that is being made, or was made last."""
-        self._earlier: list[Any] = []
-        """Noted before it."""
-        self._characters = 0
-        self._frames: dict[int, tuple[Any, dict[str, list[Any]]]] = {}
-        """Of generators of the source: what they yielded, and what their variables were meanwhile."""
+        self._call = _NOBODYS
+        """The call from outside that is served, or was last."""
+        self._numbers: dict[Any, int] = {}
+        """Values that were noted, by what tells them apart."""
+        self._new: list[Any] = []
+        self._made: dict[int, set[int]] = {_NOBODYS: set()}
+        self._untold: list[tuple[int, int]] = []
+        self._rows: dict[Any, int] = {}
+        self._items: list[tuple[int, int, int]] = []
+        self._characters = self._items_told = 0
+        self._generators: dict[int, Any] = {}
+        """Frames of generators of the source that were begun and are not at their end."""
         self._code: dict[Any, bytes] = {}
+        self._bound_again: dict[Any, tuple[str, ...]] = {}
         self._kinds: dict[type, bool] = {}
         self._touched: dict[int, Any] = {}
 
@@ -135,11 +144,42 @@ class Followed:
         elif event == "return":
             self._on_return(frame, argument)
 
+    def trace(self, frame: Any, _event: str, _argument: Any) -> Any:
+        """A trace function: follows variables of the source that are bound time after time, and nothing else."""
+        code = frame.f_code
+        if self._places[code.co_filename] is not Whose.SOURCE:
+            return None
+        names = self._bound_again.get(code)
+        if names is None:
+            names = self._bound_again[code] = _bound_again(code)
+        return self._traced(names) if names else None
+
+    def _traced(self, names: tuple[str, ...]) -> Any:
+        last: dict[str, Any] = {}
+
+        def line(frame: Any, _event: str, _argument: Any) -> Any:
+            held = frame.f_locals
+            for name in names:
+                if name in held and (name not in last or last[name] is not held[name]):
+                    last[name] = held[name]
+                    self._note((held[name],), self._call)
+                    self._note_in_row(frame.f_code, name, held[name], self._call)
+            return line
+
+        return line
+
     def flush(self) -> None:
-        """Tells what earlier calls computed."""
-        told, self._earlier = self._earlier, []
-        for at in range(0, len(told), _BATCH):
-            self._tell(told[at : at + _BATCH])
+        """Tells what was noted, and which call what is handed out now comes from."""
+        new, self._new = self._new, []
+        for at in range(0, len(new), _BATCH):
+            self._tell("n", new[at : at + _BATCH])
+        made, self._untold = self._untold, []
+        for at in range(0, len(made), 10 * _BATCH):
+            self._tell("w", made[at : at + 10 * _BATCH])
+        items, self._items = self._items, []
+        for at in range(0, len(items), 10 * _BATCH):
+            self._tell("y", items[at : at + 10 * _BATCH])
+        self._tell("o", self._call or -1)
 
     def is_within_source(self) -> bool:
         """Whether this thread is in a call of the source."""
@@ -161,7 +201,9 @@ class Followed:
         thread = self._threads[threading.get_ident()]
         if place is Whose.INSTALLED:
             if thread.is_in_test():
-                self._note(frame.f_locals.values(), self._earlier)
+                self._note(frame.f_locals.values(), _NOBODYS)
+            elif thread.source and self._is_from_outside(frame):
+                self._note(frame.f_locals.values(), self._call)
             return
         if place is Whose.SOURCE:
             if not thread.source and self._is_new(frame):
@@ -170,30 +212,46 @@ class Followed:
             thread.source += 1
         thread.callers.append(place)
         if place is Whose.SOURCE or place is Whose.MADE:
-            self._note(frame.f_locals.values(), self._inner if thread.source else self._earlier)
+            call = self._call if thread.source else _NOBODYS
+            self._note(frame.f_locals.values(), call)
+            if place is Whose.SOURCE:
+                for name, value in frame.f_locals.items():
+                    self._note_in_row(frame.f_code, name, value, call)
 
     def _on_return(self, frame: Any, value: Any) -> None:
         code = frame.f_code
         place = self._places[code.co_filename]
         thread = self._threads[threading.get_ident()]
         if place is Whose.INSTALLED:
-            if thread.is_in_test():
-                self._note((value,), self._earlier)
+            is_in_test = thread.is_in_test()
+            if is_in_test or (thread.source and self._is_from_outside(frame)):
+                call = _NOBODYS if is_in_test else self._call
+                self._note((value,), call)
                 if code.co_flags & _GENERATORS:
-                    self._goes_on(frame, value, self._earlier)
+                    self._note_in_row(code, "", value, call)
             return
         if thread.callers:
             thread.callers.pop()
         if place is not Whose.SOURCE and place is not Whose.MADE:
             return
-        into = self._inner if thread.source and code.co_name != "<module>" else self._earlier
+        call = self._call if thread.source and code.co_name != "<module>" else _NOBODYS
         if place is Whose.SOURCE:
             thread.source = max(thread.source - 1, 0)
-        self._note((value,), into)
-        if not (code.co_flags & _GENERATORS and self._goes_on(frame, value, into)):
-            self._note(self._variables(frame), into)
+        self._note((value,), call)
+        self._note_in_row(code, "", value, call)
+        if code.co_flags & _GENERATORS and self._goes_on(frame):
+            if code.co_name == "<genexpr>":
+                for name, held in frame.f_locals.items():
+                    self._note_in_row(code, name, held, call)
+        else:
+            self._note(self._variables(frame), call)
         if not thread.source and self._touched:
-            self._look_at_touched(into)
+            self._look_at_touched(call)
+
+    def _is_from_outside(self, frame: Any) -> bool:
+        """Whether a library's function was not called by a library's: what it is given and gives is its caller's."""
+        caller = frame.f_back
+        return caller is None or self._places[caller.f_code.co_filename] is not Whose.INSTALLED
 
     def _variables(self, frame: Any) -> list[Any]:
         """What a frame holds; the source's objects in it are for the end of the call."""
@@ -210,91 +268,100 @@ class Followed:
             known = self._kinds[kind] = isinstance(path, str) and self._places[path] is Whose.SOURCE
         return known
 
-    def _look_at_touched(self, into: list[Any]) -> None:
+    def _look_at_touched(self, call: int) -> None:
         """What objects of the source are left holding."""
         touched, self._touched = self._touched, {}
         for value in touched.values():
-            self._note(gc.get_referents(value), into)
+            self._note(gc.get_referents(value), call)
 
     def _begin(self) -> None:
-        """A new call: what was made until now is there for it."""
-        for frame, rows in list(self._frames.values()):
-            self._note([*rows.values(), *self._variables(frame)], self._inner)
-        self._earlier += self._inner
-        self._inner = []
+        """A new call."""
+        for frame in list(self._generators.values()):
+            self._note(self._variables(frame), self._call)
+        self._call += 1
+        self._made = {_NOBODYS: self._made[_NOBODYS], self._call: set()}
 
     def _is_new(self, frame: Any) -> bool:
         """Whether this is a call, not a generator that goes on."""
-        return not frame.f_code.co_flags & _GENERATORS or id(frame) not in self._frames
+        return not frame.f_code.co_flags & _GENERATORS or id(frame) not in self._generators
 
-    def _goes_on(self, frame: Any, value: Any, into: list[Any]) -> bool:
-        """Whether a generator only yielded. What comes out of it one by one belongs together, and so do the values that
-        its variable had meanwhile."""
-        _, rows = self._frames.setdefault(id(frame), (frame, {"": []}))
-        if self._is_suspended(frame):
-            rows[""].append(value)
-            if len(rows[""]) > _ROWS_MAX:
-                self._fail("a generator without end")
-                del rows[""][1:]
-            if frame.f_code.co_name == "<genexpr>":
-                for name, held in frame.f_locals.items():
-                    if not name.startswith("."):
-                        rows.setdefault(name, []).append(held)
-            return True
-        del self._frames[id(frame)]
-        self._note(rows.values(), into)
-        return False
-
-    def _is_suspended(self, frame: Any) -> bool:
+    def _goes_on(self, frame: Any) -> bool:
+        """Whether a generator is not at its end."""
         steps = self._code.get(frame.f_code)
         if steps is None:
             steps = self._code[frame.f_code] = frame.f_code.co_code
-        return frame.f_lasti >= 0 and steps[frame.f_lasti] in _YIELDS
+        if frame.f_lasti >= 0 and steps[frame.f_lasti] in _YIELDS:
+            self._generators[id(frame)] = frame
+            return True
+        self._generators.pop(id(frame), None)
+        return False
 
-    def _note(self, values: Any, into: list[Any]) -> None:
+    def _note(self, values: Any, call: int) -> None:
         for value in values:
             kind = type(value)
             if kind in _ATOMS:
-                if (
-                    (kind is int and -_SMALL <= value <= _SMALL)
-                    or (kind in (str, bytes) and len(value) < 2)
-                    or (kind, value) in self._known
-                ):
-                    continue
-                self._known.add((kind, value))
-                self._add(value, into)
+                if not (kind is int and -_SMALL <= value <= _SMALL) and not (kind in _TEXTS and len(value) < 2):
+                    self._note_made(self._number((kind, value), value), call)
             elif kind in _CONTAINERS:
                 if value:
-                    self._note_container(value, into)
+                    self._note_container(value, call)
             elif kind is not bool and value is not None and opened.is_plain_type(kind):
-                self._note_plain(value, into)
+                self._note_plain(value, call)
 
-    def _note_container(self, value: Any, into: list[Any]) -> None:
+    def _note_container(self, value: Any, call: int) -> None:
         mark = opened.mark(value)
-        if mark is None:
-            if opened.is_all_plain(value):
-                self._note_plain(value, into)
-            else:
-                held = [part for part in gc.get_referents(value) if type(part) in _ATOMS or type(part) in _CONTAINERS]
-                self._note([part for part in held if type(part) in _ATOMS or opened.is_all_plain(part)], into)
-        elif mark not in self._known:
-            self._known.add(mark)
-            self._add(value, into)
+        if mark is not None:
+            self._note_made(self._number(mark, value), call)
+        elif opened.is_all_plain(value):
+            self._note_plain(value, call)
+        else:
+            held = [part for part in gc.get_referents(value) if type(part) in _ATOMS or type(part) in _CONTAINERS]
+            self._note([part for part in held if type(part) in _ATOMS or opened.is_all_plain(part)], call)
 
-    def _note_plain(self, value: Any, into: list[Any]) -> None:
+    def _note_plain(self, value: Any, call: int) -> None:
         encoded = encode.encode(value)
-        name = repr(encoded)
-        if name not in self._known:
-            self._known.add(name)
-            self._put(encoded, len(name), into)
+        self._note_made(self._number(repr(encoded), encoded, is_encoded=True), call)
 
-    def _add(self, value: Any, into: list[Any]) -> None:
-        encoded = encode.encode(value)
-        self._put(encoded, len(repr(encoded)), into)
+    def _note_made(self, number: int, call: int) -> None:
+        made = self._made.setdefault(call, set())
+        if number not in made:
+            made.add(number)
+            self._untold.append((call, number))
 
-    def _put(self, encoded: Any, characters: int, into: list[Any]) -> None:
-        self._characters += characters
-        if len(self._known) > _NOTES_MAX or self._characters > _CHARACTERS_MAX:
-            self._fail("more values of the source than can be noted")
+    def _note_in_row(self, code: types.CodeType, name: str, value: Any, call: int) -> None:
+        """What one variable, or what a function gives back, is time after time: whoever collects it has a row."""
+        kind = type(value)
+        if kind not in _ATOMS and not (kind is tuple and len(value) <= _ROW_ITEMS_MAX and opened.mark(value)):
             return
-        into.append(encoded)
+        row = self._rows.setdefault((code, name), len(self._rows))
+        number = self._number((kind, value) if kind in _ATOMS else opened.mark(value), value)
+        self._items.append((row, number, call))
+        self._items_told += 1
+        if self._items_told > _ITEMS_MAX:
+            self._fail("more values of the source than can be noted")
+            self._items.clear()
+
+    def _number(self, mark: Any, value: Any, *, is_encoded: bool = False) -> int:
+        number = self._numbers.get(mark)
+        if number is None:
+            encoded = value if is_encoded else encode.encode(value)
+            number = self._numbers[mark] = len(self._numbers)
+            self._characters += len(encoded) if isinstance(encoded, str) else len(repr(encoded))
+            if number > _NOTES_MAX or self._characters > _CHARACTERS_MAX:
+                self._fail("more values of the source than can be noted")
+                encoded = None
+            self._new.append(encoded)
+        return number
+
+
+def _bound_again(code: types.CodeType) -> tuple[str, ...]:
+    """Variables that are bound in a loop, or in more than one place: at the end there is only their last value."""
+    steps = list(dis.get_instructions(code))
+    loops = [(step.argval, step.offset) for step in steps if "BACKWARD" in step.opname]
+    bound = [(step.argval, step.offset) for step in steps if step.opname in ("STORE_FAST", "STORE_DEREF")]
+    often = Counter(name for name, _ in bound)
+    return tuple(
+        name
+        for name in often
+        if often[name] > 1 or any(name == other and start <= at <= end for other, at in bound for start, end in loops)
+    )

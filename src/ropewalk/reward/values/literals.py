@@ -12,8 +12,9 @@ from ropewalk.core.syntax import lines_of, parse_module
 from ropewalk.reward.values.assertions import name_of
 from ropewalk.reward.values.datafiles import show
 from ropewalk.reward.values.encode import encode
+from ropewalk.reward.values.outlines import ITEMS_MAX
 from ropewalk.reward.values.prose import numbers, prose
-from ropewalk.reward.values.visible import ITEMS_MAX, Visible, gathered, union
+from ropewalk.reward.values.visible import Visible, gathered, union
 
 _LITERALS_MAX = 100_000
 """Of one statement; where a table is larger, nothing counts as secret."""

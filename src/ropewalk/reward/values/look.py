@@ -78,7 +78,8 @@ class Look:
         self._looking = 0
         """The thread that does."""
         self._places = followed.Places(self._workdir, shipped)
-        self._calls = followed.Followed(self._places, self._on_call, self._tell_earlier, self._cannot_open)
+        self._calls = followed.Followed(self._places, self._on_call, say, self._cannot_open)
+        self._trace = self._calls.trace
         self._follows = False
 
     def start(self) -> None:
@@ -87,10 +88,12 @@ class Look:
         self._globals = set()
         self._follows = True
         threading.setprofile(self._calls)
+        threading.settrace(self._trace)
+        sys.settrace(self._trace)
         sys.setprofile(self._calls)
 
     def _check_followed(self) -> None:
-        if self._follows and sys.getprofile() is not self._calls:
+        if self._follows and not (sys.getprofile() is self._calls and sys.gettrace() is self._trace):
             self._cannot_open("calls, for a test watches them itself")
 
     def stop(self) -> None:
@@ -98,13 +101,16 @@ class Look:
         self._check_followed()
         self._follows = False
         sys.setprofile(None)
+        sys.settrace(None)
         threading.setprofile(None)
+        threading.settrace(None)
         self._guarded(self._read_files)
         waiting, self._iterators = list(self._iterators.values()), {}
         for iterator in waiting:
             self._drain(iterator)
         yielded, self._yielded = [items for _, items in self._yielded.values()], {}
         self._guarded(lambda: self._walk(yielded))
+        self._calls.flush()
         self._flush()
 
     def saw(self, value: Any) -> Any:
@@ -146,8 +152,9 @@ class Look:
         """Looking is not looked at, and whatever goes wrong in it is told."""
         if self._looking == threading.get_ident():
             return
-        profile = sys.getprofile()
+        profile, trace = sys.getprofile(), sys.gettrace()
         sys.setprofile(None)
+        sys.settrace(None)
         try:
             with self._lock:
                 self._looking = threading.get_ident()
@@ -158,6 +165,7 @@ class Look:
         except Exception as error:
             self._cannot_open(f"{type(error).__name__} on looking")
         finally:
+            sys.settrace(trace)
             sys.setprofile(profile)
 
     def _in_frames(self, frame: Any) -> list[Any]:
@@ -378,9 +386,6 @@ class Look:
         self._waiting += len(text)
         if self._waiting > _LINE_CHARACTERS:
             self._flush()
-
-    def _tell_earlier(self, values: list[Any]) -> None:
-        self._say("w", values)
 
     def _cannot_open(self, what: str) -> None:
         if what not in self._unopened:

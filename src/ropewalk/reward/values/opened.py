@@ -36,6 +36,7 @@ _TRANSPARENT = frozenset(
         *("types.GenericAlias", "types.UnionType", "types.SimpleNamespace", "builtins.odict_iterator"),
         *("collections.deque", "collections.OrderedDict", "collections.defaultdict", "functools.partial"),
         *("collections._deque_iterator", "collections._deque_reverse_iterator", "builtins.memory_iterator"),
+        *("_collections._deque_iterator", "_collections._deque_reverse_iterator"),
         *("functools._lru_cache_wrapper", "functools.KeyWrapper", "operator.itemgetter", "operator.attrgetter"),
         *("operator.methodcaller", "builtins.odict_keys", "builtins.odict_values", "builtins.odict_items"),
         *("builtins.async_generator_asend", "builtins.coroutine_wrapper", "builtins.async_generator_athrow"),
@@ -46,6 +47,8 @@ _TRANSPARENT = frozenset(
         *("builtins.bytearray", "builtins.range", "decimal.Decimal", "datetime.date", "datetime.datetime"),
         *("datetime.time", "datetime.timedelta", "builtins.BaseExceptionGroup"),
         *("itertools._tee", "itertools._tee_dataobject", "itertools.groupby", "itertools._grouper"),
+        *("ast.AST", "_contextvars.Token", "_json.Scanner", "_json.Encoder", "_struct.unpack_iterator", "_csv.reader"),
+        *("_csv.writer", "xml.etree.ElementTree.TreeBuilder"),
         *("builtins.TaskStepMethWrapper", "_asyncio.TaskStepMethWrapper", "_asyncio.FutureIter", "builtins.Context"),
     }
 )  # fmt: skip
@@ -64,7 +67,7 @@ _EMPTY = frozenset(
         *("builtins.PyCapsule", "builtins.async_generator_wrapped_value", "builtins.builtin_function_or_method"),
         *("string.Formatter", "builtins.fieldnameiterator", "builtins.formatteriterator", "_operator.itemgetter"),
         *("unicodedata.UCD", "_queue.Empty", "_csv.Dialect", "builtins.ellipsis", "select.poll", "_abc_data"),
-        *("_collections._tuplegetter", "builtins.type"),
+        *("_collections._tuplegetter", "builtins.type", "decimal.ContextManager"),
     }
 )  # fmt: skip
 """They hold nothing that is not a name, a clue to other objects that are looked at themselves, or unreadable."""
@@ -110,6 +113,8 @@ def parts(value: Any, name_of_type: str) -> list[Any]:
         return gc.get_referents(value)
     if name_of_type in _EMPTY:
         return []
+    if name_of_type == "xml.etree.ElementTree.Element":
+        return [value.tag, value.text, value.tail, value.attrib, *gc.get_referents(value)]
     if isinstance(value, array.array):
         return [value.tobytes(), value.tolist()] if len(value) <= BYTES_MAX // 8 else _fail(value)
     if isinstance(value, _STEPPED):

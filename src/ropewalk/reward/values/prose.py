@@ -14,7 +14,8 @@ from functools import lru_cache
 from typing import Any
 
 from ropewalk.reward.values.encode import encode
-from ropewalk.reward.values.visible import SEPARATOR, Visible, gathered, outline
+from ropewalk.reward.values.outlines import SEPARATOR, outline
+from ropewalk.reward.values.visible import Visible, gathered
 
 _TEXT_MAX = 8 * 1024 * 1024
 _TOKENS_MAX = 400_000
@@ -38,10 +39,10 @@ def prose(text: str) -> Visible:
     """All that a text spells out, in whatever notation."""
     if len(text) > _TEXT_MAX:
         return Visible(unopened=frozenset({f"a text of {len(text)} characters"}))
+    words, tokens = _WORD.findall(text), _NUMBER.findall(text)
+    if len(words) + len(tokens) > _TOKENS_MAX:
+        return Visible(unopened=frozenset({f"a text of {len(words) + len(tokens)} words"}))
     found = _numbers_in(text)
-    words = _WORD.findall(text)
-    if len(words) + len(found) > _TOKENS_MAX:
-        return Visible(unopened=frozenset({f"a text of {len(words) + len(found)} words"}))
     values = found
     strings = {*words, *_PLAIN_WORD.findall(text), *(cell.strip() for cell in _CELL.split(text))}
     for line in text.splitlines():
@@ -50,7 +51,7 @@ def prose(text: str) -> Visible:
     values += _literal(text)
     values += [encode(string) for string in strings if string]
     values += [encode(text[at : at + _CHUNK + _OVERLAP]) for at in range(0, len(text), _CHUNK)]
-    return gathered(values) | Visible(runs=_runs(text, words))
+    return gathered(values) | Visible(runs=_runs(words, tokens))
 
 
 @lru_cache(maxsize=128)
@@ -104,10 +105,10 @@ def _literal(text: str) -> list[Any]:
     return [encode(value) for value in found]
 
 
-def _runs(text: str, words: list[str]) -> str:
+def _runs(words: list[str], tokens: list[str]) -> str:
     """Words, and numbers alone, in order."""
     ordered = [outline(_value_of(word)) for word in words]
-    counted = [outline(_value_of(token)) for token in _NUMBER.findall(text)]
+    counted = [outline(_value_of(token)) for token in tokens]
     return "".join(f"{SEPARATOR}{SEPARATOR.join(run)}{SEPARATOR}" for run in (ordered, counted) if len(run) > 1)
 
 

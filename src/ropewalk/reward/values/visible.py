@@ -9,29 +9,31 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
-from ropewalk.reward.values.codec import children, number_of
-from ropewalk.reward.values.encode import NODES_MAX, encode
+from ropewalk.reward.values.encode import encode
+from ropewalk.reward.values.made import UNKNOWN_CALL, MadeIndex
+from ropewalk.reward.values.outlines import (
+    SEPARATOR,
+    in_order,
+    items_of,
+    outline,
+    outline_items,
+    parts_of,
+    plain_number,
+    text_of,
+    written,
+)
 
-SEPARATOR: Final = "\x1f"
-ITEMS_MAX: Final = NODES_MAX
-"""Of one sequence, and parts of one value: a value that is handed out has no more."""
 _LETTERS_MAX = 2_000
 """Of a text whose letters are looked at one by one."""
 _STEPPED_MAX = 20_000
 """Values from which steps are taken; where there are more, nothing counts as secret."""
 _SHORT_MAX = 200
 """Items of a sequence that is looked at in every way; of a longer one only its order is."""
-_SMALL_MAX = 1_000
-_DECIMAL_MAX = 10**4000
-"""Python refuses to write longer numbers in decimal."""
-_LISTS = ("l", "t", "q", "S", "sl")
-_NUMBERS = ("i", "f", "j", "D", "Q")
-_BETWEEN = "\x1e"
 _WORD = re.compile(r"[^\s,;:=|]+")
 _DIGITS = re.compile(r"\d{1,300}")
 
@@ -46,39 +48,36 @@ class Visible:
         numbers: all numbers among these.
         text: all strings among these in lower case, between separators.
         runs: the outlines of all sequences' items, between separators.
-        earlier: outlines of what calls of the source had made or been given, each with the number of values that were
-            handed out until then: it is within reach of all later ones.
+        made: what calls of the source made.
+        call: the call that a value comes from which is held against all this: what that one made is no sight.
         unopened: what may hold more, and could not be looked into: where there is any, nothing counts as secret.
     """
 
     wholes: frozenset[str] = frozenset()
-    near: Set[str] = frozenset()
+    near: frozenset[str] = frozenset()
     numbers: frozenset[float] = frozenset()
     text: str = ""
     runs: str = ""
-    earlier: Mapping[str, int] = field(default_factory=dict)
+    made: MadeIndex = field(default_factory=MadeIndex)
+    call: int = UNKNOWN_CALL
     unopened: frozenset[str] = frozenset()
 
     def __or__(self, other: Visible) -> Visible:
         return union((self, other))
 
+    def is_near(self, name: str) -> bool:
+        """Whether a value of this outline is a step away."""
+        return name in self.near or self.made.elsewhere(name, self.call)
 
-def outline(value: Any) -> str:
-    """A text that is equal for values that look alike: the types of sequences and of numbers do not matter."""
-    if isinstance(value, str):
-        return f'"{value}'
-    if isinstance(value, int):
-        return _outline_number(value)
-    if isinstance(value, list) and value:
-        if value[0] == "r":
-            return _outline_items([f"n{item}" for item in items_of(value)])
-        if value[0] in _NUMBERS:
-            number = number_of(value)
-            return json.dumps(value) if number is None else _outline_number(number)
-        inner = children(value)
-        if inner or value[1:] == [[]]:
-            return _outline_items(list(map(outline, inner)))
-    return json.dumps(value, sort_keys=True)
+    def has_run(self, names: list[str]) -> bool:
+        """Whether values of these outlines stand somewhere in this order."""
+        return f"{SEPARATOR}{SEPARATOR.join(names)}{SEPARATOR}" in self.runs or self.made.has_run(names, self.call)
+
+    def has_number(self, number: float, margin: float) -> bool:
+        """Whether there is a number that is no farther away."""
+        return any(abs(number - seen) <= margin for seen in self.numbers) or self.made.has_number(
+            number, margin, self.call
+        )
 
 
 def gathered(values: Iterable[Any]) -> Visible:
@@ -91,27 +90,6 @@ def seen_among(values: Iterable[Any]) -> Visible:
     found = _found(values)
     found.step()
     return found.visible()
-
-
-def seen_earlier(values: Iterable[tuple[int, Any]]) -> Visible:
-    """What calls of the source made, each value with how many had been handed out until then.
-
-    They and their parts count as they stand and no step is taken from them: much of what broken code makes is near to
-    what is right, and to come from there is the task.
-    """
-    earlier: dict[str, int] = {}
-    for at, value in values:
-        for part in (value, *_parts(value)):
-            if not _is_anywhere(part):
-                name = outline(part)
-                earlier[name] = min(at, earlier.get(name, at))
-    return Visible(earlier=earlier)
-
-
-def _is_anywhere(value: Any) -> bool:
-    """Whether it is too small for having been there to mean anything."""
-    number = plain_number(value)
-    return value is None or len(text_of(value)) == 1 or (number is not None and abs(number) <= _SMALL_MAX)
 
 
 class _Found:
@@ -132,7 +110,7 @@ class _Found:
         if name in self.wholes:
             return
         self.wholes[name] = value
-        for part in (value, *_parts(value)):
+        for part in (value, *parts_of(value)):
             self.parts.setdefault(outline(part), part)
 
     def step(self) -> None:
@@ -143,7 +121,7 @@ class _Found:
         for value in list(self.parts.values()):
             scalars, sequences = _steps(value)
             for sequence in sequences:
-                self.near.add(_outline_items(sequence))
+                self.near.add(outline_items(sequence))
                 self._note_run(sequence)
             for scalar in scalars:
                 self.near.add(outline(scalar))
@@ -175,45 +153,6 @@ class _Found:
             self.runs.add(SEPARATOR.join(outlines))
 
 
-def plain_number(value: Any) -> float | None:
-    """A real, finite number; None for anything else."""
-    try:
-        number = number_of(value)
-        if number is None or isinstance(number, complex):
-            return None
-        plain = float(number)
-    except (ValueError, OverflowError):
-        return None
-    return plain if math.isfinite(plain) else None
-
-
-def text_of(value: Any) -> str:
-    """A string, or bytes as one character each; empty for anything else."""
-    if isinstance(value, str):
-        return value
-    return bytes.fromhex(value[1]).decode("latin-1") if isinstance(value, list) and value[:1] == ["b"] else ""
-
-
-def items_of(value: Any) -> list[Any]:
-    """Items of an encoded sequence or set; empty for anything else."""
-    if not isinstance(value, list) or not value:
-        return []
-    if value[0] == "r":
-        span = range(*(number_of(part) for part in value[1:]))  # type: ignore[arg-type]
-        return list(span[:ITEMS_MAX])
-    return list(value[1][:ITEMS_MAX]) if value[0] in _LISTS else []
-
-
-def in_order(items: list[Any]) -> list[Any]:
-    """Encoded items, sorted as Python sorts numbers and strings, and anyhow where it does not."""
-    numbers = [plain_number(item) for item in items]
-    if all(number is not None for number in numbers):
-        return [item for _, item in sorted(zip(numbers, items, strict=True), key=lambda pair: pair[0] or 0.0)]
-    if all(isinstance(item, str) for item in items):
-        return sorted(items)
-    return sorted(items, key=lambda item: json.dumps(item, sort_keys=True))
-
-
 def _found(values: Iterable[Any]) -> _Found:
     found = _Found()
     for value in values:
@@ -230,7 +169,7 @@ def union(parts: Iterable[Visible]) -> Visible:
         numbers=frozenset().union(*(part.numbers for part in found)),
         text="".join(part.text for part in found),
         runs="".join(part.runs for part in found),
-        earlier={name: at for part in found for name, at in part.earlier.items()},
+        made=next((part.made for part in found if part.made), MadeIndex()),
         unopened=frozenset().union(*(part.unopened for part in found)),
     )
 
@@ -238,32 +177,6 @@ def union(parts: Iterable[Visible]) -> Visible:
 def _joined(texts: Iterable[str]) -> str:
     joined = SEPARATOR.join(texts)
     return f"{SEPARATOR}{joined}{SEPARATOR}" if joined else ""
-
-
-def _outline_number(number: Any) -> str:
-    if isinstance(number, int):
-        return f"n{int(number)}" if abs(number) < _DECIMAL_MAX else f"n{number:x}"
-    try:
-        plain = complex(number)
-    except OverflowError:
-        return f"n{number}"
-    whole = plain.imag == 0 and math.isfinite(plain.real) and plain.real == int(plain.real)
-    return f"n{int(plain.real) if whole else plain}"
-
-
-def _outline_items(outlines: list[str]) -> str:
-    return f"+({_BETWEEN.join(outlines)})"
-
-
-def _parts(value: Any) -> list[Any]:
-    """Everything inside a value."""
-    found: list[Any] = []
-    pending = children(value) or items_of(value)
-    while pending and len(found) < ITEMS_MAX:
-        part = pending.pop()
-        found.append(part)
-        pending += children(part)
-    return found
 
 
 def _steps(value: Any) -> tuple[list[Any], list[list[str]]]:
@@ -275,10 +188,16 @@ def _steps(value: Any) -> tuple[list[Any], list[list[str]]]:
     if isinstance(value, str):
         return _steps_of_text(value)
     tag = value[0] if isinstance(value, list) and value else ""
+    scalars, sequences = _steps_of_container(value, tag)
+    text = written(value)
+    return [*scalars, text, text.replace("'", '"')] if text else scalars, sequences
+
+
+def _steps_of_container(value: Any, tag: str) -> tuple[list[Any], list[list[str]]]:
     if tag in ("d", "O"):
         pairs = [(outline(key), outline(held)) for key, held in value[1]]
         keys, values = [key for key, _ in value[1]], [held for _, held in value[1]]
-        in_pairs = [_outline_items(list(pair)) for pair in pairs]
+        in_pairs = [outline_items(list(pair)) for pair in pairs]
         turned = [name for key, held in pairs for name in (held, key)]
         of_keys, of_values = _steps_of_items(keys), _steps_of_items(values)
         plain = [[key for key, _ in pairs], [held for _, held in pairs], in_pairs, turned]

@@ -149,7 +149,7 @@ class _Watch(ast.NodeTransformer):
         """The same node, with its parts shown and itself not."""
         if isinstance(node, ast.Call):
             return self.visit_Call(node)
-        return node if isinstance(node, (ast.Name, ast.JoinedStr)) else self._children(node)
+        return node if isinstance(node, ast.Name) else self._children(node)
 
     def _children(self, node: Any) -> Any:
         return self.generic_visit(node)
