@@ -7,17 +7,23 @@ place is a grader, so that what refuses it is the place.
 
 from __future__ import annotations
 
+import base64
+import bz2
 import gzip
+import io
 import json
+import lzma
 import pickle
 import textwrap
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from tests.grading import GradedProblem, grading_world
+from tests.grading import GradedProblem, GradingWorld, grading_world
 from tests.unit.reward.worlds import grading_root  # noqa: F401
 
+from ropewalk.reward.build import GraderBuild
 from ropewalk.reward.values.assertions import Kind
 from ropewalk.reward.values.entropy import Telling, guess_bits
 from ropewalk.reward.values.literals import seen_in_files
@@ -35,11 +41,32 @@ MIXER_TESTS = "from mixer import mix\n\ndef test_it():\n" + "".join(
     f"    assert mix({number}) == {mixed(number)}\n" for number in ASKED
 )
 TABLE = {number: mixed(number) for number in range(20)}
+PACKED = json.dumps({str(key): to for key, to in TABLE.items()}).encode()
+
+
+def zipped(before: bytes, text: bytes) -> bytes:
+    held = io.BytesIO()
+    held.write(before)
+    with zipfile.ZipFile(held, "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("known.json", text)
+    return held.getvalue()
+
+
 PLACES: dict[str, tuple[str, dict[str, str | bytes], dict[str, str | bytes]]] = {
     # What stands in the source, beside it, and beside the tests.
     "json of the package": ("", {"mixer_data/known.json": json.dumps({str(key): to for key, to in TABLE.items()})}, {}),
     "text of the package": ("", {"known.txt": "\n".join(f"{key}\t{to}" for key, to in TABLE.items())}, {}),
     "packed": ("", {"known.gz": gzip.compress(json.dumps(list(TABLE.items())).encode())}, {}),
+    "packed in two parts": ("", {"known.gz": gzip.compress(b"[]\n") + gzip.compress(PACKED)}, {}),
+    "packed otherwise, in two parts": ("", {"known.bz2": bz2.compress(b"[]\n") + bz2.compress(PACKED)}, {}),
+    "packed a third way, in two parts": ("", {"known.xz": lzma.compress(b"[]\n") + lzma.compress(PACKED)}, {}),
+    "an archive behind a program": ("", {"known.exe": zipped(b"MZ" + bytes(60), PACKED)}, {}),
+    "in a wide encoding": ("", {"known.bin": PACKED.decode().encode("utf-32")}, {}),
+    "in base 64": ("", {"known.txt": base64.b64encode(PACKED)}, {}),
+    "in lines of base 64": ("", {"known.txt": base64.encodebytes(PACKED)}, {}),
+    "packed in base 64": ("", {"known.txt": base64.b64encode(gzip.compress(PACKED))}, {}),
+    "in base 16": ("", {"known.txt": PACKED.hex()}, {}),
+    "escaped": ("", {"known.txt": b"".join(b"=%02X" % byte for byte in PACKED)}, {}),
     "pickled": ("", {"known.bin": pickle.dumps(TABLE)}, {}),
     "a module that nobody imports": ("", {"scripts/known.py": f"KNOWN = {list(TABLE.values())}\n"}, {}),
     "a comment": ("\n".join(f"# mix({key}) is {to}." for key, to in TABLE.items()), {}, {}),
@@ -154,6 +181,16 @@ def test_what_stands_in_files_is_no_secret(place: str) -> None:
     assert guess_bits(values, seen_in_files(data)) < 1.0
     plain = [("mixer.py", MIXER.format("").encode()), ("tests/test_mixer.py", shipped.encode())]
     assert guess_bits(values, seen_in_files(plain)) > 40.0
+
+
+async def test_what_a_formatted_text_is_made_of_is_no_secret(grading_root: Path) -> None:  # noqa: F811
+    lines = []
+    for count in HEADS:
+        asked = f"decode('.'.join(map('{{0:x}}'.format, {VALUES.format(count)})))"
+        lines.append(f'    assert f"{{{asked}}}" == {str(_squares(count))!r}')
+    async with grading_world(grading_root) as world:
+        _, build = await world.build(codec("formatted", "", "\n".join(lines), {}))
+        assert (build.spec, build.refused) == (None, "low_entropy"), build
 
 
 @pytest.mark.parametrize("way", COMPUTED)
@@ -272,6 +309,43 @@ OF_SOURCE = {
         "    box.items = list(map(1000003 .__rmod__, map(7919 .__mul__, map(pow, range(count), (2,) * count))))\n"
         "    return box.text()\n"
     ),
+    "bound in a loop": (
+        "def example(count):\n"
+        "    text = ''\n"
+        "    for k in range(count):\n"
+        "        item = k * k * 7919 % 1000003\n"
+        "        text += '%x.' % item\n"
+        "    return text\n"
+    ),
+    "appended to an attribute": (
+        "class Box:\n"
+        "    def __init__(self, count):\n"
+        "        self.items = []\n"
+        "        for k in range(count):\n"
+        "            self.items.append(k * k * 7919 % 1000003)\n"
+        "\n"
+        "    def text(self):\n"
+        "        return '.'.join(map('{:x}'.format, self.items))\n"
+        "\n"
+        "def example(count):\n"
+        "    return Box(count).text()\n"
+    ),
+    "handed on one by one": (
+        "def put(parts, number):\n"
+        "    parts.append('%x' % number)\n"
+        "\n"
+        "def example(count):\n"
+        "    parts = []\n"
+        "    for k in range(count):\n"
+        "        put(parts, k * k * 7919 % 1000003)\n"
+        "    return '.'.join(parts)\n"
+    ),
+    "given back by a library": (
+        "import copy\n"
+        "\n"
+        "def example(count):\n"
+        "    return '.'.join(map('{:x}'.format, copy.deepcopy(SQUARES)))\n"
+    ),
     "run through": (
         "def example(count):\n"
         "    return '.'.join('%x' % item for item in tuple(SQUARES))\n"
@@ -290,6 +364,97 @@ async def test_what_an_earlier_call_of_the_source_computed_is_no_secret(grading_
         tests={"tests/test_codec.py": "from codec import decode, example\n\ndef test_it():\n"
                + _asserted("decode(example({}))", {count: _squares(count) for count in HEADS})},
         held_out=("tests/test_codec.py::test_it",),
+    )  # fmt: skip
+    async with grading_world(grading_root) as world:
+        _, build = await world.build(problem)
+        assert (build.spec, build.refused) == (None, "low_entropy"), build
+
+
+async def forged(world: GradingWorld, problem: GradedProblem, files: Mapping[str, str]) -> tuple[GraderBuild, float]:
+    """The grader, and what a forgery is paid where there is one."""
+    task, build = await world.build(problem)
+    if build.spec is None:
+        return build, 0.0
+    return build, (await world.grader.grade(task, episode="episode:x", bundle=world.bundle(task, files))).score or 0.0
+
+
+ENCODERS = {
+    # What the source hands on, what it makes of it, and how that is held against what is expected.
+    "within a tolerance": (
+        "def made(count):\n    return [k * k * 7.919 % 103.7 + 0.123 for k in range(count)]\n",
+        "' '.join('%.9f' % item for item in items)", "[float(part) + 1 for part in text.split()]",
+        lambda count: [k * k * 7.919 % 103.7 + 0.123 for k in range(count)], "pytest.approx({})",
+    ),
+    "in another order": (
+        "def made(count):\n    return {f'key{count - k}': k * k * 7919 % 1000003 for k in range(count)}\n",
+        "','.join(f'{key}={item}' for key, item in items.items())",
+        "{key: int(item) + 1 for key, item in (part.split('=') for part in text.split(','))}",
+        lambda count: dict(sorted((f"key{count - k}", k * k * 7919 % 1000003) for k in range(count))), "{}",
+    ),
+    "small": (
+        "def made(count):\n    return tuple(k * k * 79 % 997 for k in range(count))\n",
+        "'.'.join('%x' % item for item in items)", "[int(part, 16) + 1 for part in text.split('.')]",
+        lambda count: [k * k * 79 % 997 for k in range(count)], "{}",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", ENCODERS)
+async def test_what_was_encoded_is_not_paid_for_having_been_kept(grading_root: Path, way: str) -> None:  # noqa: F811
+    made, packed, unpacked, right, shape = ENCODERS[way]
+    source = (
+        f"{made}\n\ndef encode(items):\n    return {packed}\n\n\n"
+        f"def example(count):\n    return encode(made(count))\n\n\ndef decode(text):\n    return {unpacked}\n"
+    )
+    problem = GradedProblem(
+        name=f"kept: {way}", before={"codec.py": source}, after={"codec.py": source.replace(" + 1", "")},
+        tests={"tests/test_codec.py": "import pytest\nfrom codec import decode, example\n\ndef test_it():\n"
+               + "".join(f"    assert decode(example({count})) == {shape.format(right(count))}\n" for count in HEADS)},
+        held_out=("tests/test_codec.py::test_it",),
+    )  # fmt: skip
+    keeps = source.replace("def encode(items):\n", "def encode(items):\n    global kept\n    kept = items\n")
+    async with grading_world(grading_root) as world:
+        build, paid = await forged(world, problem, {"codec.py": keeps.replace(f"return {unpacked}", "return kept")})
+        assert (build.spec, build.refused, paid) == (None, "low_entropy", 0.0), build
+
+
+async def test_what_a_test_writes_one_by_one_is_a_row(grading_root: Path) -> None:  # noqa: F811
+    source = (
+        "class Writer:\n    def __init__(self):\n        self.parts = []\n\n    def put(self, number):\n"
+        "        self.parts.append('%x' % number)\n\n\ndef decode(text):\n"
+        "    return [int(part, 16) + 1 for part in text.split('.')]\n"
+    )
+    lines = [
+        f"    writer = Writer()\n    for k in range({count}):\n        writer.put(k * k * 7919 % 1000003)\n"
+        f"    assert decode('.'.join(writer.parts)) == {_squares(count)}"
+        for count in HEADS
+    ]
+    problem = GradedProblem(
+        name="a row", before={"codec.py": source}, after={"codec.py": source.replace(" + 1", "")},
+        tests={"tests/test_codec.py": "from codec import Writer, decode\n\ndef test_it():\n" + "\n".join(lines) + "\n"},
+        held_out=("tests/test_codec.py::test_it",),
+    )  # fmt: skip
+    async with grading_world(grading_root) as world:
+        _, build = await world.build(problem)
+        assert (build.spec, build.refused) == (None, "low_entropy"), build
+
+
+async def test_what_a_later_call_makes_is_no_secret_either(grading_root: Path) -> None:  # noqa: F811
+    """Whoever holds back the record until its end has all of it."""
+    source = (
+        "def decode(text):\n    return [int(part) // 3 + 1 for part in text.split('.')]\n\n\ndef example(count):\n"
+        f"    held = {SQUARES}\n    return '.'.join('%d' % (item * 3 + 1) for item in held)\n"
+    )
+    texts = {count: ".".join(str(item * 3 + 1) for item in _squares(count)) for count in HEADS}
+    tests = "from codec import decode, example\n\ndef test_it():\n"
+    tests += "".join(f"    assert decode({text!r}) == {_squares(count)}\n" for count, text in texts.items())
+    tests += "\ndef test_later():\n" + "".join(
+        f"    assert len(example({count})) == {len(text)}\n" for count, text in texts.items()
+    )
+    problem = GradedProblem(
+        name="later", before={"codec.py": source}, after={"codec.py": source.replace(" // 3 + 1", " // 3")},
+        tests={"tests/test_codec.py": tests},
+        held_out=("tests/test_codec.py::test_it", "tests/test_codec.py::test_later"),
     )  # fmt: skip
     async with grading_world(grading_root) as world:
         _, build = await world.build(problem)
