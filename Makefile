@@ -9,7 +9,8 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --quiet --disable-pip-version-check
 TESTS  ?= tests
-JOBS   ?= $(shell nproc 2>/dev/null || echo 2)
+# One and a half per CPU: about a third of the time a test waits for what it started.
+JOBS   ?= $(shell echo $$(( ($$(nproc 2>/dev/null || echo 2) * 3 + 1) / 2 )))
 DEMO   ?=
 COMPILE = uv pip compile -q --universal --generate-hashes --no-header --no-annotate --no-emit-index-url
 
@@ -19,8 +20,9 @@ COMPILE = uv pip compile -q --universal --generate-hashes --no-header --no-annot
 demo: $(VENV)/.agent
 	$(BIN)/ropewalk demo $(DEMO)
 
+# Also where the environment forbids bytecode: each of some hundred interpreters would compile everything again.
 test: check
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(TESTS)
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(TESTS)
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check --quiet src tests
