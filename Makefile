@@ -19,8 +19,9 @@ COMPILE = uv pip compile -q --universal --generate-hashes --no-header --no-annot
 demo: $(VENV)/.agent
 	$(BIN)/ropewalk demo $(DEMO)
 
+# Also where the environment forbids bytecode: each of some hundred interpreters would compile everything again.
 test: check
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(TESTS)
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(TESTS)
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check --quiet src tests

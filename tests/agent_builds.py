@@ -21,8 +21,8 @@ def built(name: str) -> Path:
         pytest.skip("no gcc and make to build the agent with its checks")
     folder = SOURCES / "build"
     folder.mkdir(exist_ok=True)
-    with (folder / f"{name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # several test processes ask at once
+    with (folder / "checked.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # several test processes ask at once, and both are made of the same parts
         command = ["make", "--quiet", "-C", str(SOURCES), f"build/{name}"]
         answer = subprocess.run(command, capture_output=True, text=True, check=False)
     assert answer.returncode == 0, answer.stderr

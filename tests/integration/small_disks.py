@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 _PRELUDE = """
-import ctypes, json, os, re, subprocess, sys, threading, time
+import ctypes, importlib, json, os, pkgutil, re, signal, subprocess, sys, traceback
 from pathlib import Path
+from types import SimpleNamespace
 place, arguments = Path(sys.argv[1]), sys.argv[3:]
 libc = ctypes.CDLL(None, use_errno=True)
 NEWNS, REC, PRIVATE, REMOUNT, RDONLY = 0x20000, 0x4000, 1 << 18, 32, 1
@@ -23,11 +24,37 @@ if libc.unshare(NEWNS) or libc.mount(b"none", b"/", None, REC | PRIVATE, None):
 mounted(0, sys.argv[2])
 def read_only():
     mounted(REMOUNT | RDONLY, "")
+def loaded():
+    import ropewalk.app.ropewalk, ropewalk.cli
+    for each in pkgutil.iter_modules(ropewalk.cli.__path__):
+        if each.name != "__main__":
+            importlib.import_module("ropewalk.cli." + each.name)
+    return ropewalk.cli.main
 def ropewalk(*words):
-    line = [sys.executable, "-m", "ropewalk", *map(str, words)]
-    done = subprocess.run(line, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=240)
-    assert "Traceback" not in done.stderr, done.stderr
-    return done
+    main, streams = loaded(), [os.memfd_create("out"), os.memfd_create("err")]
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            signal.alarm(240)
+            for number, stream in enumerate([os.open(os.devnull, os.O_RDONLY), *streams]):
+                os.dup2(stream, number)
+            sys.argv[:] = ["ropewalk", *map(str, words)]
+            code = main()
+            sys.stdout.flush()
+            sys.stderr.flush()
+        except BaseException:
+            os.write(2, traceback.format_exc().encode())
+        finally:
+            os._exit(code)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    out, err = map(said, streams)
+    assert "Traceback" not in err, err
+    return SimpleNamespace(returncode=code, stdout=out, stderr=err)
+def said(stream):
+    with open(stream, "rb") as whole:
+        whole.seek(0)
+        return whole.read().decode()
 """
 
 
@@ -37,7 +64,8 @@ def run_on_own_disk(place: Path, script: str, *arguments: str | Path, options: s
 
     Args:
         place: made where it is missing.
-        script: Python.
+        script: Python. Its commands are forks of a process that has loaded Ropewalk (where the script is when it gives
+            the first): most of what one costs is to load it.
         arguments: strings to the script.
         options: `size=64m`.
         env: instead of all that begins with ROPEWALK_ or XDG_.

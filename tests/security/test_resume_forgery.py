@@ -29,6 +29,7 @@ from ropewalk.rollout.findings import FindingKind
 from ropewalk.rollout.marks import NOT_VOUCHED, RowMarks
 from ropewalk.rollout.plan import Plan, PolicyName, RunPlan
 from ropewalk.rollout.policies.fixed import NoopPolicy, OraclePolicy
+from ropewalk.rollout.rows import EpisodeState
 from ropewalk.rollout.run import RunLoop
 
 PLAN = Plan(run=RunPlan(policies=(PolicyName.NOOP,), group=2, concurrency=1))
@@ -103,19 +104,30 @@ class World:
         world = self.durable.world()
         await RunLoop(world, self.journal, self.run, policies=POLICIES, observe=observe).work()
 
-    async def break_off(self) -> None:
-        """Everything is judged or played, and only the first few are signed."""
+    async def break_off(self, *, beside_judged: bool = False) -> None:
+        """Everything is judged or played, and only the first few are signed.
+
+        Args:
+            beside_judged: not before one that is not signed yet is judged; else whether there is one is chance.
+        """
         signed: list[int] = []
+        broken: list[int] = []
 
         def crash() -> None:
             signed.append(1)
-            if len(signed) > 3:  # a state, a reward, and then no more
+            # a state, a reward, and then no more
+            if broken or (len(signed) > 3 and (self.has_judged() or not beside_judged)):
+                broken.append(1)
                 raise OSError("crash")
 
         self.durable.recorder.before = crash
         with pytest.raises(OSError, match="crash"):
             await self.work()
         self.durable.recorder.before = lambda: None
+
+    def has_judged(self) -> bool:
+        """Whether an episode is judged and not signed."""
+        return any(each.state is EpisodeState.JUDGED for each in self.journal.episodes(self.run))
 
     @property
     def values(self) -> list[float | None]:
@@ -337,7 +349,7 @@ UNFIT_REWARD = {
 @pytest.mark.parametrize("part", [*UNFIT_RECORD, *UNFIT_VERDICT, *UNFIT_REWARD])
 async def test_what_does_not_fit_together_is_not_signed_whoever_wrote_it(world: World, part: str) -> None:
     """Marks and all: a defect of ours that mixes episodes up must not become a statement either."""
-    await world.break_off()
+    await world.break_off(beside_judged=True)
     row = next(row for row in unsealed(world.attacker) if row["state"] == "judged")
     world.attacker.set("episodes", "id", row["id"], **unfit(world.attacker, row, part))
     (now,) = world.journal.chosen_episodes([row["id"]])

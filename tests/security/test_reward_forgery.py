@@ -8,8 +8,9 @@ odd things that attacks do, solve the task, and score 1.
 
 from __future__ import annotations
 
+import math
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -50,6 +51,8 @@ class Attack:
     fools: bool = True
     cause: str = ""
     """Expected, where the attack must be told from others."""
+    idles: bool = False
+    """Does nothing until its time is over."""
 
 
 CHANNEL = """
@@ -258,8 +261,8 @@ if _emitter:
     # Resources
     Attack("fork without end", fools=False, call="import os\nwhile True: os.fork()"),
     Attack("spin", fools=False, cause="candidate_timeout", call="while True: pass"),
-    Attack("sleep", fools=False, cause="candidate_timeout", call="import time; time.sleep(600)"),
-    Attack("stop oneself", fools=False, call="import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"),
+    Attack("sleep", fools=False, cause="candidate_timeout", idles=True, call="import time; time.sleep(600)"),
+    Attack("stop oneself", fools=False, idles=True, call="import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"),
     Attack("memory without end", fools=False, call="held = []\nwhile True: held.append(bytearray(1 << 24))"),
     Attack("files without end", fools=False, call="""
         with open('/tmp/full', 'wb') as sink:
@@ -270,7 +273,7 @@ if _emitter:
            call="import os; os.kill(-1, 9); os.kill(1, 9); os.kill(os.getppid(), 9)"),
     Attack("left behind", fools=False,
            call="import subprocess; subprocess.Popen(['sleep', '600'], start_new_session=True)"),
-    Attack("a thread that stays", fools=False,
+    Attack("a thread that stays", fools=False, idles=True,
            code="import threading, time\nthreading.Thread(target=time.sleep, args=(600,)).start()"),
     Attack("writes over the probe and the tests", fools=False, code="""
 import glob
@@ -427,12 +430,21 @@ async def _naive_pays(
     return {folders[number] for number, code in codes.items() if code == "0"}
 
 
-async def _all(world: GradingWorld, task: Task, cases: dict[str, dict[str, str]]) -> dict[str, Verdict]:
+def _dealt(part: int) -> list[Attack]:
+    """The attacks of one test. Those that idle are all the first one's: they wait there beside each other."""
+    busy = [attack for attack in ATTACKS if not attack.idles][part::PARTS]
+    return busy if part else [attack for attack in ATTACKS if attack.idles] + busy
+
+
+async def _all(
+    world: GradingWorld, task: Task, cases: dict[str, dict[str, str]], *, idle: Collection[str] = ()
+) -> dict[str, Verdict]:
+    """Verdicts by name; two at a time, and those that idle beside them, since they take nothing from the others."""
     verdicts: dict[str, Verdict] = {}
-    turns = anyio.CapacityLimiter(2)
+    turns, none = anyio.CapacityLimiter(2), anyio.CapacityLimiter(math.inf)
 
     async def grade(name: str, files: dict[str, str]) -> None:
-        async with turns:
+        async with none if name in idle else turns:
             bundle = world.bundle(task, files)
             verdicts[name] = await world.grader.grade(task, episode=f"episode:{name}", bundle=bundle)
 
@@ -448,16 +460,23 @@ def _told(verdicts: dict[str, Verdict]) -> dict[str, str]:
     }
 
 
+def test_every_attack_is_dealt_out_once() -> None:
+    dealt = [attack.name for part in range(PARTS) for attack in _dealt(part)]
+    assert sorted(dealt) == sorted(attack.name for attack in ATTACKS)
+    assert len(set(dealt)) == len(dealt)
+
+
 @pytest.mark.parametrize("part", range(PARTS))
 async def test_attacks_score_nothing(grading_root: Path, part: int) -> None:  # noqa: F811
     async with grading_world(grading_root) as world:
         task, grader = await built(world, LEDGER)
         assert grader.spec and grader.spec.level == "H3"
-        attacks = ATTACKS[part::PARTS]
+        attacks = _dealt(part)
         cases = {attack.name: _wrong(attack) for attack in attacks}
         for files in cases.values():
             compile(files["ledger.py"], "ledger.py", "exec")
-        verdicts = await _all(world, task, cases)
+        idle = {attack.name for attack in attacks if attack.idles}
+        verdicts = await _all(world, task, cases, idle=idle)
         paid = {name: text for name, text in _told(verdicts).items() if not text.startswith("scored 0.0")}
         assert paid == {}
         causes = {attack.name: verdicts[attack.name].cause for attack in attacks if attack.cause}

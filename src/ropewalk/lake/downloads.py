@@ -14,6 +14,7 @@ import httpx2
 
 from ropewalk.core import limits
 from ropewalk.core.errors import CallerError, DeniedError, IntegrityError, UnavailableError
+from ropewalk.machinery import certificates
 from ropewalk.machinery.deadlines import LeastRate, TooSlowError, deadline, with_deadlines
 
 Progress = Callable[[str, int, int | None], None]
@@ -72,7 +73,9 @@ class Fetcher:
         self._chance = chance or random.Random()
         # `identity`: an archive that is unpacked on its way would not have its digest any more, and could be a bomb.
         headers = {"Accept-Encoding": "identity", "User-Agent": "ropewalk"}
-        self._client = with_deadlines(httpx2.Client(timeout=timeout_s, follow_redirects=False, headers=headers))
+        trusted = certificates.shared(httpx2.create_ssl_context)
+        client = httpx2.Client(timeout=timeout_s, follow_redirects=False, headers=headers, verify=trusted)
+        self._client = with_deadlines(client)
 
     def __enter__(self) -> Fetcher:
         return self

@@ -270,15 +270,26 @@ async def test_input_needs_to_be_asked_for(sandbox: Sandbox) -> None:
 
 
 async def test_a_terminal(sandbox: Sandbox) -> None:
+    seen = ""
     async with await sandbox.start(["sh"], pty=TerminalSize(33, 99), env={"PS1": "> "}) as process:
-        await process.send("stty size; tty -s && echo term; trap 'stty size' WINCH\n")
+
+        async def until(text: str) -> None:
+            nonlocal seen
+            async for chunk in process:
+                seen += chunk.data.decode()
+                if text in seen:
+                    return
+
+        # The quotes tell what it says from the echo of what was typed.
+        await process.send("stty size; tty -s && echo term; trap 'stty size' WINCH; echo s''et\n")
+        await until("set\r\n")
         process.resize(TerminalSize(44, 88))
-        await process.send("sleep 0.1\n:\nexit 5\n")
+        await process.send(":\n")
+        await until("44 88\r\n")
+        await process.send("exit 5\n")
         result = await process.wait()
     assert result.exit_code == 5
-    assert "33 99" in result.stdout or "44 88" in result.stdout
-    assert "44 88" in result.stdout
-    assert "term\r\n" in result.stdout
+    assert "33 99\r\n" in seen and "term\r\n" in seen and "44 88\r\n" in seen
 
 
 async def test_interrupting_in_a_terminal(sandbox: Sandbox) -> None:

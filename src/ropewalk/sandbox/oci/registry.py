@@ -22,6 +22,7 @@ import httpx2
 
 from ropewalk.core import limits
 from ropewalk.core.errors import CallerError, DeniedError, IntegrityError, RopewalkError, UnavailableError
+from ropewalk.machinery import certificates
 from ropewalk.machinery.deadlines import RATE_WINDOW_S, LeastRate, TooSlowError, deadline, with_deadlines
 from ropewalk.sandbox.oci.auth import Authorizer, denied
 from ropewalk.sandbox.oci.credentials import Credentials
@@ -80,9 +81,9 @@ class Registry:
         self._chance = random.Random()
         self._plain = access.insecure_http or is_loopback(self.host)
         self._base = f"{'http' if self._plain else 'https'}://{address_of(self.host)}/v2/{reference.repository}/"
-        certificates = httpx2.create_ssl_context(trust_env=True)  # decides nothing about who is asked
-        self._direct = _client(access, certificates, proxies=False)
-        self._usual = _client(access, certificates, proxies=True) if access.proxies else self._direct
+        trusted = certificates.shared(httpx2.create_ssl_context)  # decides nothing about who is asked
+        self._direct = _client(access, trusted, proxies=False)
+        self._usual = _client(access, trusted, proxies=True) if access.proxies else self._direct
         self._authorizer = Authorizer(self.host, reference.repository, access.credentials, self._fetch_token)
 
     def __enter__(self) -> Registry:
@@ -253,14 +254,14 @@ class Registry:
         )
 
 
-def _client(access: Access, certificates: ssl.SSLContext, *, proxies: bool) -> httpx2.Client:
+def _client(access: Access, trusted: ssl.SSLContext, *, proxies: bool) -> httpx2.Client:
     client = httpx2.Client(
         timeout=httpx2.Timeout(access.stall_timeout_s),
         follow_redirects=False,
         # `identity`: bytes that are unpacked on their way would not have their digest any more.
         headers={"Accept-Encoding": "identity", "User-Agent": "ropewalk"},
         limits=httpx2.Limits(max_connections=2 * limits.IMAGE_LAYERS_AT_ONCE),
-        verify=certificates,
+        verify=trusted,
         trust_env=proxies,
     )
     return with_deadlines(client)

@@ -18,6 +18,7 @@ import msgspec
 from ropewalk.core import limits
 from ropewalk.core.errors import CallerError
 from ropewalk.core.records import to_plain
+from ropewalk.machinery import certificates
 from ropewalk.machinery.redaction import STRETCH, without
 from ropewalk.rollout.plan import OpenAISettings
 from ropewalk.rollout.policies.contract import PolicyFailedError
@@ -93,7 +94,7 @@ class ChatClient:
             # A proxy out of the environment would be told what only the checked endpoint may be; a .netrc, whatever
             # it says. Certificates out of the environment decide nothing about where the prompts go.
             trust_env=False,
-            verify=httpx2.create_ssl_context(trust_env=True),
+            verify=certificates.shared(httpx2.create_ssl_context),
         )
 
     def spent(self, tokens_prompt: float, tokens_completion: float) -> None:
