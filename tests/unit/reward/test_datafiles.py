@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
+import lzma
 import tarfile
 import time
 import zipfile
+from collections.abc import Callable
 
 import pytest
 from tests.absurd_archives import ABSURD_TARS, ABSURD_ZIPS
@@ -56,3 +59,22 @@ def test_an_archive_shows_its_names_and_what_it_holds(data: bytes) -> None:
     assert not found.unopened
     assert found.wholes >= prose(TEXT).wholes | prose("kept.csv").wholes
     assert "quince" in found.text and "kept.csv" in found.text and 4711.0 in found.numbers
+
+
+def test_a_long_row_of_equal_numbers_is_not_looked_at_one_by_one() -> None:
+    began = time.thread_time()
+    (found,) = datafiles.show([("table.txt", b"1." * 4_000_000)])
+    assert time.thread_time() - began < CPU_S_MAX and found.unopened
+
+
+@pytest.mark.parametrize("stub", [b"MZ" + bytes(60), b"\x7fELF" + bytes(60), b"\x89PNG\r\n\x1a\n"])
+def test_what_stands_before_an_archive_is_looked_at_as_well(stub: bytes) -> None:
+    (found,) = datafiles.show([("tool.bin", stub + b"\0written before it\0" + zipped("kept.csv", TEXT.encode()))])
+    assert found.wholes >= prose(TEXT).wholes and "written before it" in found.text
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress])
+def test_a_stream_that_breaks_off_is_not_taken_for_all(pack: Callable[[bytes], bytes]) -> None:
+    whole = pack(TEXT.encode()) + pack(TEXT.encode())
+    assert not next(iter(datafiles.show([("whole.bin", whole)]))).unopened
+    assert next(iter(datafiles.show([("part.bin", whole[:-12])]))).unopened

@@ -137,13 +137,15 @@ def _as_text(data: bytes) -> str | None:
 def _unpacked(data: bytes) -> list[bytes] | None:
     """What a known archive holds; None where it is none."""
     try:
-        if data.startswith(b"PK\x03\x04") or zipfile.is_zipfile(io.BytesIO(data)):
+        if data.startswith(b"PK\x03\x04"):
             return _of_zip(data)
         for magic, unpack in _PACKED.items():
             if data.startswith(magic):
                 return [unpack(data)]
         if data[257:262] == b"ustar":
             return _of_tar(data)
+        if zipfile.is_zipfile(io.BytesIO(data)):  # behind something else
+            return _of_zip(data)
     except _BROKEN as error:
         raise _Unknown("a broken archive") from error
     return None
