@@ -308,3 +308,27 @@ def test_lenient_set_ups_fixtures_and_classes_go_on() -> None:
     assert text.startswith("from __future__")
     assert text.count("except Exception") == 14
     assert "raise KeyError\n" in text and "_ropewalk.missed('Cases.test_a:0')" in text
+
+
+OPENED = {
+    "a row of a table": "csv.reader(io.StringIO(','.join(map(str, MAKE()))))",
+    "an element": "xml.etree.ElementTree.fromstring('<a b=\"4711\">found</a>')",
+    "a syntax tree": "ast.parse('x = [4711, \\'found\\']')",
+    "a deque's iterator": "iter(collections.deque([MAKE()]))",
+    "a deque's iterator, backwards": "reversed(collections.deque([MAKE()]))",
+    "a structure in order": "types.SimpleNamespace(it=MAKE(), version=sys.version_info, now=time.gmtime(0))",
+    "a token of a context": "[MAKE(), contextvars.ContextVar('it').set(1)]",
+    "parts of a buffer": "[MAKE(), struct.Struct('>I').iter_unpack(bytes(8))]",
+    "a decoder": "[MAKE(), json.JSONDecoder(), json.JSONEncoder()]",
+    "an event loop": "types.SimpleNamespace(it=MAKE(), loop=LOOP)",
+}
+
+
+@pytest.mark.parametrize("held", OPENED)
+def test_what_tests_often_hold_is_looked_into(seen: Any, held: str) -> None:
+    head = (
+        "import ast, asyncio, contextvars, csv, time, types, xml.etree.ElementTree\nLOOP = asyncio.new_event_loop()\n"
+    )
+    said = seen(f"{head}def test():\n held = {OPENED[held]}\n point()\n LOOP.close()")
+    assert "not opened" not in said
+    assert any("4711" in repr(value) for value in said) and any("found" in repr(value) for value in said), said
