@@ -14,7 +14,8 @@ MODULES = sorted(path for path in PACKAGE.rglob("*.py") if "__pycache__" not in 
 INSIDE = tuple(
     m
     for m in MODULES
-    if m.name in ("spawner.py", "probe.py", "case_probe.py", "inside.py", "look.py", "opened.py", "quick.py")
+    if m.name
+    in ("spawner.py", "probe.py", "case_probe.py", "inside.py", "look.py", "opened.py", "quick.py", "line_probe.py")
 )
 """Programs of their own that start inside a sandbox or beside one: they import late, since each start counts."""
 

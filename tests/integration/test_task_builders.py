@@ -9,7 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -280,6 +280,57 @@ async def _fails_its_killers_and_is_mended_by_the_oracle(world: GradingWorld, ta
         await sandbox.close()
 
 
+TWICE_OLD = '''"""Sizes."""
+
+
+def size(text):
+    """The number of bytes that a text says."""
+    return int(text.strip())
+'''
+TWICE_NEW = TWICE_OLD.replace(
+    "    return int(text.strip())",
+    """    text = text.strip().lower()
+    if text.endswith("k"):
+        return 1024 * size(text[:-1])
+    if text.startswith("0x"):
+        return int(text[2:], 16)
+    return int(text)""",
+)
+
+
+def twice_tests(kilo: Sequence[int], hexadecimal: Sequence[int]) -> str:
+    lines = ["from yarn import size", "", ""]
+    for name, text, numbers in (("kilo", "{}k", kilo), ("hexadecimal", "0x{:x}", hexadecimal)):
+        for number in numbers:
+            value = number * 1024 if name == "kilo" else number
+            lines += [f"def test_{name}_{number}():", f"    assert size({text.format(number)!r}) == {value}", "", ""]
+    return "\n".join(lines)
+
+
+async def test_a_release_without_notes_asks_for_no_other_change_than_it_shows(
+    world: GradingWorld, tmp_path: Path
+) -> None:
+    """One function is changed twice, and nothing but tests says so."""
+    seen = []
+    for number, (kilo, hexadecimal) in enumerate([((71357, 80221, 93313), (987654321,)), ((71357,), (987654321,))]):
+        tests = twice_tests(kilo, hexadecimal).encode()
+        trees = (
+            make_tree({"yarn.py": text.encode(), "tests/test_yarn.py": tests}, distribution="yarn", version=version)
+            for version, text in (("1.0", TWICE_OLD), ("2.0", TWICE_NEW))
+        )
+        report = await build(world, tmp_path / str(number), *trees)
+        (source,) = report.sources
+        assert source.killers == len(kilo) + len(hexadecimal)
+        assert ["no release notes" in remark for remark in source.remarks] == [True]
+        for record in report.tasks:
+            judges = [name for name in record.held_out if "test_case" not in name]
+            shown = " ".join(record.task.visible_killers)
+            seen.append((number, len(judges)))
+            assert all("kilo" in name and "kilo" in shown for name in judges)
+            assert "hexadecimal" in shown, "its statements are executed by no other test"
+    assert (0, 1) in seen or (0, 2) in seen, seen
+
+
 async def test_one_body_is_judged_by_fresh_cases(world: GradingWorld, tmp_path: Path) -> None:
     start = TESTS.index("class Chunks")
     tests = TESTS[:start] + TESTS[TESTS.index("def test_scaled()") : TESTS.index("def test_countdown()")]
@@ -300,11 +351,11 @@ async def test_one_body_is_judged_by_fresh_cases(world: GradingWorld, tmp_path: 
     ("marked", "expected", "whole"),
     [
         # Where a module lies is the same in the grader's suite as where the case was made.
-        ("[__file__, *(number * 2 for number in numbers)]", "[yarn.__file__, 808, 1812, 76]", True),
-        # What only a suite has changes every other answer: those cases are left out, the rest judges.
+        ("[__file__, *(number * 2 for number in numbers)]", "[yarn.__file__, 808, 1812, 76, 14]", True),
+        # What only a suite has changes some answers: those cases are left out, the rest judges.
         (
-            "[n * (3 if n % 2 and 'PYTEST_CURRENT_TEST' in os.environ else 2) for n in numbers]",
-            "[808, 1812, 76]",
+            "[n * (3 if n % 11 == 7 and 'PYTEST_CURRENT_TEST' in os.environ else 2) for n in numbers]",
+            "[808, 1812, 76, 21]",
             False,
         ),
     ],
@@ -314,7 +365,7 @@ async def test_a_case_never_fails_on_the_right_source(
     world: GradingWorld, tmp_path: Path, marked: str, expected: str, whole: bool
 ) -> None:
     old = "import os\n\n\ndef marked(numbers):\n    return numbers\n"
-    tests = f"import yarn\n\n\ndef test_marked():\n    assert yarn.marked([404, 906, 38]) == {expected}\n"
+    tests = f"import yarn\n\n\ndef test_marked():\n    assert yarn.marked([404, 906, 38, 7]) == {expected}\n"
     new = old.replace("return numbers", f"return {marked}")
     report = await build(world, tmp_path, release("1.0", old, tests), release("2.0", new, tests))
     assert [record.fresh_cases >= 3 for record in report.tasks] == [True], report.sources[0].rejections

@@ -75,7 +75,7 @@ async def prepare_tasks(
         board.end(counted(len(tasks), "task"))
     if not quiet:
         watch.print_attested()
-        watch.print_left_out()
+        watch.print_notes()
     return tasks
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 app = noun("task", "Tasks: a problem, the world it starts in, and who judges it.")
 
-LEFT_OUT_SHOWN = 4
+NOTES_SHOWN = 4
 
 
 @command(
@@ -173,7 +173,7 @@ class BuildWatch:
         self._board = board
         self._building = False
         self._files = 0
-        self._left_out: dict[str, None] = {}
+        self._notes: dict[str, None] = {}
         self._ingested: list[IngestResult] = []
         self._fewer = ""
         board.begin("Ingest")
@@ -200,8 +200,8 @@ class BuildWatch:
             return
         if event.stage in ("finished", "resumed"):
             self._board.advance()
-        if event.stage == "left_out":
-            self._left_out[event.detail] = None
+        if event.stage in ("left_out", "remark"):
+            self._notes[event.detail] = None
         self._board.detail(f"{counted(event.tasks, 'task')} admitted")
         self._board.note(f"{event.source}: {event.stage} {event.detail}")
 
@@ -210,12 +210,12 @@ class BuildWatch:
         for line in attestations(self._ingested):
             say(line, error=True)
 
-    def print_left_out(self) -> None:
-        """Which tests fail on their own source, and why fewer tasks came than were wanted, on standard error: who sees
-        fewer than he has wants to know."""
-        for sentence in [*self._left_out][:LEFT_OUT_SHOWN]:
+    def print_notes(self) -> None:
+        """Which tests fail on their own source, which releases have no notes, and why fewer tasks came than wanted, on
+        standard error: who sees fewer than he has wants to know."""
+        for sentence in [*self._notes][:NOTES_SHOWN]:
             say(f"note: {sentence}", error=True)
-        if (more := len(self._left_out) - LEFT_OUT_SHOWN) > 0:
+        if (more := len(self._notes) - NOTES_SHOWN) > 0:
             say(f"note: and so for {more} more; `ropewalk task build` lists all.", error=True)
         if self._fewer:
             say(f"note: {self._fewer}", error=True)
@@ -250,7 +250,7 @@ def print_yield(report: YieldReport) -> None:
         say("Control only: all of them are mutants. What a policy earns on them says little about real changes.")
     say(f"Release tasks by distribution: {distributions}.")
     ended = [each for source in report.sources for each in source.rejections if each.name == source.name]
-    for line in dict.fromkeys(line for source in report.sources for line in source.left_out):
+    for line in dict.fromkeys(line for source in report.sources for line in (*source.left_out, *source.remarks)):
         say(f"note: {line}")
     for each in {each.detail: each for each in ended}.values():
         say(f"{each.reason}: {each.detail}")

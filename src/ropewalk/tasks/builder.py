@@ -228,6 +228,8 @@ class _Run:
             self._tasks += len(result.tasks)
         for sentence in result.left_out:
             self._tell(name, "left_out", sentence)
+        for sentence in result.remarks:
+            self._tell(name, "remark", sentence)
         self._tell(name, stage, f"{len(result.tasks)} tasks, {len(result.rejections)} rejections")
 
     def _tell(self, name: str, stage: str, detail: str) -> None:

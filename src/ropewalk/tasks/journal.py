@@ -19,7 +19,7 @@ from ropewalk.machinery.files import replace_whole
 from ropewalk.security.marks import Marks
 from ropewalk.tasks.records import BuildPlan, MutantPlan, PairPlan, Reason, Rejection, SourceYield, TaskRecord
 
-JOURNAL_VERSION = 4
+JOURNAL_VERSION = 5
 PURPOSE = "task builds"
 """Of the marks."""
 

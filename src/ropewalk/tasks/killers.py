@@ -10,6 +10,9 @@ from ropewalk.core.outcomes import Termination
 from ropewalk.reward.suite import SuitePlan, SuiteRecord, TestOutcome
 from ropewalk.tasks.baselines import left_out, nothing_passes, release
 from ropewalk.tasks.bench import BASELINE_TIMEOUT_S, Bench, limit_s
+from ropewalk.tasks.changes import ChangedLines, read_places
+from ropewalk.tasks.line_probe import POINT
+from ropewalk.tasks.specified import Reached
 from ropewalk.tasks.surgery import guard_imports
 from ropewalk.tasks.symbols import Symbols
 from ropewalk.tasks.tree import SourceTree
@@ -140,12 +143,19 @@ async def confirm(bench: Bench, pair: Pair, found: Killers) -> Killers:
     return replace(found, killers=tuple(name for name in found.killers if name in kept))
 
 
-async def reach(bench: Bench, pair: Pair, tests: Iterable[str], *, budget_s: float) -> dict[str, tuple[str, ...]]:
-    """Test → functions it calls on the newer source, as `path::dotted name`."""
+async def reach(bench: Bench, pair: Pair, tests: Iterable[str], *, lines: ChangedLines, budget_s: float) -> Reached:
+    """What tests execute on the newer source: functions, and which of these lines. One run."""
     files = tuple(sorted({name.partition("::")[0] for name in tests}))
     plan = SuitePlan(files=files, tests=tuple(tests), timeout_s=budget_s, reach=reach_folders(pair.after))
-    record = await bench.baseline(pair.after, pair.source_after, pair.tests, plan, data_class=pair.data_class)
-    return {name_of(test): tuple(place_of(place) for place in test.reached) for test in record.tests}
+    record = await bench.baseline(
+        pair.after, pair.source_after, pair.tests, plan, data_class=pair.data_class, lines=lines
+    )
+    functions = {name_of(test): tuple(place_of(place) for place in test.reached) for test in record.tests}
+    said = {
+        name_of(test): [emission.value for emission in test.emissions if emission.point == POINT]
+        for test in record.tests
+    }
+    return Reached(functions, {name: read_places(texts, lines) for name, texts in said.items()})
 
 
 def selection(modules: Iterable[str], tests: Iterable[str], timeout_s: float) -> SuitePlan:

@@ -181,6 +181,8 @@ class SourceYield(Record):
     """Tests left out because they hang."""
     left_out: tuple[str, ...] = ()
     """What of the newer release's tests fails on its own source, in sentences (`tasks.baselines`)."""
+    remarks: tuple[str, ...] = ()
+    """What else whoever builds should know, in sentences."""
     seconds: float = 0.0
 
 
@@ -231,7 +233,7 @@ class BuildEvent(Record):
     """Name of the pair or release."""
     stage: str
     """`resolving` (requirements, before all else); `started`, `baseline`, `killers`, `units`, `task`, `rejected`,
-    `left_out`, `finished`, `resumed`; `fewer` of the whole build."""
+    `left_out`, `remark`, `finished`, `resumed`; `fewer` of the whole build."""
     detail: str = ""
     done: int = 0
     """Sources finished so far, of `total`."""

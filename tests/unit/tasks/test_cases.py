@@ -104,6 +104,36 @@ def test_replayed_calls_say_what_came_of_them(folder: Path) -> None:
     assert run("replay", job, folder) == ["iterator [[1, 2], [3]]", "value 3", "value 2", None, None, None, None]
 
 
+def test_nothing_is_said_of_what_executes_what_nobody_is_told_of(folder: Path) -> None:
+    source = "def size(n):\n    if n > 9:\n        return 'many'\n    return 'few' if n else 'none'\n"
+    (folder / "wide.py").write_text(source)
+    place = str(folder / "wide.py")
+    (folder / "test_fresh.py").write_text(
+        "import wide\ndef case_0(): return wide.size(10)\ndef case_1(): return wide.size(5)\n"
+    )
+    bounds = {"call_timeout_s": 5.0, "budget_s": 20.0, "import_paths": [str(folder)]}
+    job: dict[str, object] = {**bounds, "calls": [("wide", "size", f"(({n},), {{}})") for n in (10, 5, 0)]}
+    assert run("replay", job, folder) == ["value 'many'", "value 'few'", "value 'none'"]
+
+    lines = {place: {"2": False, "3": False, "4": True}}
+    columns = [column for _, _, column, _ in _size_of(source).__code__.co_positions()]
+    few = sorted({f"4:{column}" for column in columns} - {f"4:{source.splitlines()[3].index(repr('none'))}"})
+    notes = {**bounds, "path": str(folder / "test_fresh.py"), "count": 2}
+    for shown, replayed, noted in [
+        ({}, [None, None, None], [None, None]),
+        ({place: ["2", "3"]}, ["value 'many'", None, None], ["'many'", None]),
+        ({place: ["2", "4", *few]}, [None, "value 'few'", None], [None, "'few'"]),
+    ]:
+        assert run("replay", {**job, "lines": lines, "shown": shown}, folder) == replayed
+        assert run("notes", {**notes, "lines": lines, "shown": shown}, folder) == noted
+
+
+def _size_of(source: str) -> Any:
+    names: dict[str, Any] = {}
+    exec(source, names)
+    return names["size"]
+
+
 def test_calls_that_hang_do_not_take_all_day(folder: Path) -> None:
     calls = [("pkg", "slow", f"(({number},), {{}})") for number in range(40)] + [("pkg", "total", "(([1],), {})")]
     job = {"calls": calls, "import_paths": [str(folder)], "call_timeout_s": 0.2, "budget_s": 0.5}
