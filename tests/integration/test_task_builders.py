@@ -412,6 +412,40 @@ async def test_mutants_of_a_private_package_in_src_layout_with_wheels_and_a_plug
     assert task.origin.operator not in task.prompt
 
 
+async def test_settings_of_pytest_hold_in_every_run(world: GradingWorld, tmp_path: Path) -> None:
+    """Without any of them no test of this package is found, imported, collected or passes."""
+    plugin = b"""
+def pytest_addoption(parser):
+    parser.addini("yarn_colour", "Colour.", default="none")
+"""
+    head = "from helpers import COLOUR\nfrom yarn import chunked, rotated\n\n\nclass CheckYarn:\n"
+    checks = {
+        "even": "chunked([71, 82, 93, 64], 2) == [[71, 82], [93, 64]]",
+        "rest": "chunked([5150, 6251, 7352], 2) == [[5150, 6251], [7352]]",
+        "turn": "rotated('hawserlaid', 3) == 'serlaidhaw'",
+        "turns": "rotated('ropewalk', 11) == 'ewalkrop'",
+    }
+    tests = head + "".join(
+        f"    def test_{name}(self, pytestconfig):\n        assert pytestconfig.getini('yarn_colour') == COLOUR\n"
+        f"        assert {what}\n\n"
+        for name, what in checks.items()
+    )
+    tree = make_tree(
+        {"yarn.py": NEW.encode(), "checks/check_yarn.py": tests.encode(), "checks/conftest.py": plugin,
+         "tests/lib/helpers.py": b"COLOUR = 'tarred'\n"},
+        distribution="yarn", version="2.0", test_patterns=("check_*.py",),
+    )  # fmt: skip
+    settings = {
+        "python_files": "check_*.py", "python_classes": "Check", "pythonpath": "tests/lib",
+        "yarn_colour": "tarred",
+    }  # fmt: skip
+    mutants = (MutantPlan(release=ref(tree), count=1),)
+    plan = BuildPlan(pairs=(), mutants=mutants, tenant="tests", control_only=True, pytest_ini=settings)
+    report = await TaskBuilder(shop(world, tmp_path, tree)).build(plan)
+    assert [record.task.kind for record in report.tasks] == [TaskKind.MUTANT], report.sources[0].rejections
+    await _fails_its_killers_and_is_mended_by_the_oracle(world, report.tasks[0].task)
+
+
 async def test_a_build_that_is_stopped_keeps_each_task_that_was_built(world: GradingWorld, tmp_path: Path) -> None:
     tree = release("2.0", NEW)
     plan = BuildPlan(pairs=(), mutants=(MutantPlan(release=ref(tree), count=2),), tenant="tests", control_only=True)

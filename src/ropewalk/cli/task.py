@@ -40,6 +40,7 @@ async def build(
     requirements: Path | None = None,
     wheelhouse: Path | None = None,
     plugin: Annotated[list[str] | None, Parameter(name="--plugin")] = None,
+    pytest_ini: Annotated[list[str] | None, Parameter(name="--pytest-ini")] = None,
     licence: str | None = None,
     attested_by: str | None = None,
     data_class: str | None = None,
@@ -60,6 +61,7 @@ async def build(
         requirements: Requirements file, whose wheels become an offline layer of every sandbox.
         wheelhouse: Folder of wheels to take them from, instead of the package index.
         plugin: Pytest plugin to load, by module name; may be repeated.
+        pytest_ini: Setting of pytest that the tests need, as NAME=VALUE (asyncio_mode=auto); may be repeated.
         licence: SPDX expression, where a source states none. Another one than it states is refused.
         attested_by: Role or organisation that states that the sources hold no human data. Default: whom the profile
             names.
@@ -70,11 +72,13 @@ async def build(
     """
     from ropewalk.app.plan_checks import check_plan
     from ropewalk.rollout.plan_file import plan_from_settings
+    from ropewalk.tasks.pytest_settings import parse_settings
 
     settings: dict[str, object] = {
         "source.uris": source,
         "source.requirements": str(requirements) if requirements else None,
         "source.plugins": plugin or [],
+        **{f"source.pytest_ini.{name}": value for name, value in parse_settings(pytest_ini or []).items()},
         "source.licence": licence,
         "source.attested_by": attested_by,
         "source.data_class": data_class,

@@ -120,6 +120,8 @@ def _hint(name: str, message: str, value: Any) -> str:
     """How to write what was written wrongly."""
     if message.endswith("to a secret"):
         return "give env:NAME or file:PATH, which say where it is; never the secret itself."
+    if message.startswith("Expected `str`") and isinstance(value, dict):
+        return f"in [{name}] every value is text, in quotes."
     if message.startswith("Expected `array`") and isinstance(value, str | int | float):
         return f"write {name.rpartition('.')[2]} = [{json.dumps(value)}]."
     if message.startswith("Invalid enum value"):

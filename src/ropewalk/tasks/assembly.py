@@ -22,15 +22,14 @@ from ropewalk.tasks.fingerprints import take_fingerprints
 from ropewalk.tasks.killers import hanging_test, passing, selection
 from ropewalk.tasks.leaks import Scanner, scan_text
 from ropewalk.tasks.prompts import mutant_prompt, release_prompt
+from ropewalk.tasks.pytest_settings import options
 from ropewalk.tasks.records import Reason, Rejection, TaskRecord
 from ropewalk.tasks.surgery import remove_tests, without_bodies
-from ropewalk.tasks.tree import SourceTree, is_module_of_tests
+from ropewalk.tasks.tree import SourceTree
 from ropewalk.tasks.worlds import (
     TEST_COMMAND,
     WORKDIR,
     editable_globs,
-    import_paths,
-    layer_files_of_tests,
     source_files,
 )
 
@@ -139,10 +138,11 @@ class Assembly:
             image=self._bench.world.image, layers=(*self._bench.world.wheels, source), workdir=WORKDIR,
             editable=self._globs(problem),
             oracle=self._keep_oracle(problem), tests=(*held_out, *problem.fresh_tests),
-            import_paths=import_paths(problem.tree), plugins=self._bench.world.plugins,
+            import_paths=self._bench.world.import_paths(problem.tree), plugins=self._bench.world.plugins,
+            ini=options(self._bench.world.settings),
             limits=self._grader_limits(problem, held_out),
         )  # fmt: skip
-        used = _needed(problem.tests, held_out)
+        used = _needed(problem, held_out)
         async with self._bench.slot():
             build = await self._build(draft, {**_pruned(used, held_out), **problem.fresh}, visible)
             if build.refused in ("reference_fails", "not_collected", "not_parsable"):
@@ -163,10 +163,7 @@ class Assembly:
         shown = without_bodies(problem.tests, secret | ({keys.key(test) for test in problem.hidden} - seen))
         source = await self._bench.layer(source_files(problem.tree, problem.before))
         right = await self._bench.layer(source_files(problem.tree, problem.after))
-        paths = import_paths(problem.tree)
-        tests = await self._bench.layer(
-            layer_files_of_tests(shown, import_paths=paths, plugins=self._bench.world.plugins)
-        )
+        tests = await self._bench.layer(self._bench.world.files_of_tests(shown, problem.tree))
         layers, prompt = (*self._bench.world.wheels, source, tests), _prompt(problem)
         await anyio.to_thread.run_sync(self._scan, problem, layers, prompt, secret)
         told = {"NOTES": problem.notes.encode()}
@@ -302,11 +299,12 @@ def _prompt(problem: Problem) -> str:
     )  # fmt: skip
 
 
-def _needed(tests: Mapping[str, bytes], judging: Sequence[str]) -> dict[str, bytes]:
+def _needed(problem: Problem, judging: Sequence[str]) -> dict[str, bytes]:
     """Test files without modules that the judging tests have nothing to do with."""
+    tests = problem.tests
     modules = {test.partition("::")[0] for test in judging}
     texts = [tests[path] for path in modules if path in tests]
-    helpers = {path: text for path, text in tests.items() if not is_module_of_tests(path)}
+    helpers = {path: text for path, text in tests.items() if not problem.after_tree.is_test_module(path)}
     texts += [text for path, text in helpers.items() if path.endswith(".py")]
 
     def is_used(path: str) -> bool:

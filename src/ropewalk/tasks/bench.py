@@ -22,6 +22,7 @@ from ropewalk.security.marks import Marks
 from ropewalk.store.contract import Blobs
 from ropewalk.tasks.changes import ChangedLines, for_probe
 from ropewalk.tasks.kept import Kept
+from ropewalk.tasks.pytest_settings import options
 from ropewalk.tasks.requirements import BuildLayers
 from ropewalk.tasks.tree import SourceTree
 from ropewalk.tasks.worlds import WORKDIR, import_paths, layer_files_of_tests
@@ -56,6 +57,7 @@ class BuildWorld:
         image_layers: of that image.
         wheels: layers of requirements.
         plugins: pytest plugins by module name.
+        settings: of pytest (`pytest_settings`).
     """
 
     tenant: str
@@ -63,6 +65,16 @@ class BuildWorld:
     image_layers: tuple[str, ...]
     wheels: tuple[str, ...] = ()
     plugins: tuple[str, ...] = ()
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    def import_paths(self, tree: SourceTree) -> tuple[str, ...]:
+        """Folders, relative to the workdir, where imports start."""
+        return import_paths(tree, self.settings)
+
+    def files_of_tests(self, tests: Mapping[str, bytes], tree: SourceTree) -> dict[str, bytes]:
+        """Test files and pytest's configuration as files of a layer."""
+        paths = self.import_paths(tree)
+        return layer_files_of_tests(tests, import_paths=paths, plugins=self.plugins, settings=self.settings)
 
 
 SLOT_SANDBOXES: Final = 2
@@ -124,15 +136,14 @@ class Bench:
             tree: says where imports start.
             source: digest of the source's layer.
             tests: test files, relative to the workdir.
-            plan: which tests; `timeout_s` is their CPU time; import paths and plugins are filled in here.
+            plan: which tests; `timeout_s` is their CPU time; import paths, plugins and settings are filled in here.
             data_class: of the source and the tests, the more restricted one.
             lines: note which of these each test executes (`line_probe`): a value of the point `line_probe.POINT`.
 
         Raises:
             SandboxGoneError, UnavailableError: our side failed, or had no time for the tests again and again.
         """
-        files = layer_files_of_tests(tests, import_paths=import_paths(tree), plugins=self.world.plugins)
-        layer = await self.layer(files)
+        layer = await self.layer(self.world.files_of_tests(tests, tree))
         spec = SandboxSpec(
             tenant=self.world.tenant,
             image=self.world.image,
@@ -141,10 +152,11 @@ class Bench:
             data_class=data_class,
         )
         whole = SuitePlan(
-            workdir=WORKDIR, files=plan.files, tests=plan.tests, import_paths=import_paths(tree),
-            plugins=(*self.world.plugins, *([LINE_PROBE.stem] if lines else ())), ini=plan.ini,
-            timeout_s=wall_s(plan.timeout_s), cpu_s=max(1.0, plan.timeout_s),
-            reach=plan.reach, hash_seed=plan.hash_seed, output_bytes_max=plan.output_bytes_max,
+            workdir=WORKDIR, files=plan.files, tests=plan.tests, import_paths=self.world.import_paths(tree),
+            plugins=(*self.world.plugins, *([LINE_PROBE.stem] if lines else ())),
+            ini={**options(self.world.settings), **plan.ini}, timeout_s=wall_s(plan.timeout_s),
+            cpu_s=max(1.0, plan.timeout_s), reach=plan.reach, hash_seed=plan.hash_seed,
+            output_bytes_max=plan.output_bytes_max,
         )  # fmt: skip
         for _ in range(_STARVED_MAX):
             async with self.slot():
@@ -188,7 +200,8 @@ class Bench:
         named = {path: digest_bytes(content) for path, content in tests.items()}
         watched = for_probe(lines or {})
         world = self.world
-        key = digest([_BASELINE_VERSION, world.image, world.wheels, world.plugins, source, named, plan, watched])
+        given = [world.image, world.wheels, world.plugins, world.settings]
+        key = digest([_BASELINE_VERSION, given, source, named, plan, watched])
         if (kept := self._kept.load(key)) is not None:
             with suppress(IntegrityError):  # of another version: it can be made again
                 return decode_own(kept, SuiteRecord)

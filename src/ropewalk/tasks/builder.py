@@ -125,7 +125,7 @@ class _Run:
         self._on_event = on_event
         world = BuildWorld(
             tenant=plan.tenant, image=shop.image.digest, image_layers=shop.image.layers, wheels=shop.wheels,
-            plugins=plan.plugins,
+            plugins=plan.plugins, settings=plan.pytest_ini,
         )  # fmt: skip
         bench = Bench(
             shop.sandboxes, shop.blobs, shop.layers, world, shop.folder, shop.marks, shop.clock, shop.parallel,

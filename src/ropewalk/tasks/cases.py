@@ -38,7 +38,7 @@ from ropewalk.tasks.templates import (
 )
 from ropewalk.tasks.tree import SourceTree
 from ropewalk.tasks.variations import vary_arguments
-from ropewalk.tasks.worlds import WORKDIR, import_paths, layer_files_of_tests
+from ropewalk.tasks.worlds import WORKDIR
 
 T = TypeVar("T")
 CASES_MAX: Final = 12
@@ -291,9 +291,9 @@ class _Sides:
 @asynccontextmanager
 async def _sides(bench: Bench, problem: Problem, sources: _Sources) -> AsyncIterator[_Sides]:
     """Both sources in sandboxes, and a slot to use them."""
-    paths = import_paths(problem.tree)
     world = bench.world
-    tests = await bench.layer(layer_files_of_tests(problem.tests, import_paths=paths, plugins=world.plugins))
+    paths = world.import_paths(problem.tree)
+    tests = await bench.layer(world.files_of_tests(problem.tests, problem.tree))
 
     async def open_side(stack: AsyncExitStack, source: str, bounds: Mapping[str, Any]) -> _Side:
         layers = (*world.wheels, source, tests)

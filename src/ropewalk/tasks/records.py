@@ -88,6 +88,8 @@ class BuildPlan(Record):
     """Pinned wheels that every sandbox gets (`tasks.requirements`)."""
     plugins: tuple[str, ...] = ()
     """Pytest plugins by module name."""
+    pytest_ini: dict[str, str] = {}
+    """Settings of pytest (`tasks.pytest_settings`)."""
     control_only: bool = False
     """Mutants alone, since they were asked for by name or no source has two releases: no catalogue of real tasks, and
     reported as what it is. Everywhere else they are `mutant_share_max` at most."""
