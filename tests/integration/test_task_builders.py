@@ -351,11 +351,11 @@ async def test_one_body_is_judged_by_fresh_cases(world: GradingWorld, tmp_path: 
     ("marked", "expected", "whole"),
     [
         # Where a module lies is the same in the grader's suite as where the case was made.
-        ("[__file__, *(number * 2 for number in numbers)]", "[yarn.__file__, 808, 1812, 76, 14]", True),
-        # What only a suite has changes some answers: those cases are left out, the rest judges.
+        ("[__file__, *(number * 2 for number in numbers)]", "[yarn.__file__, 808, 1812, 76]", True),
+        # What only a suite has changes every other answer: those cases are left out, the rest judges.
         (
-            "[n * (3 if n % 11 == 7 and 'PYTEST_CURRENT_TEST' in os.environ else 2) for n in numbers]",
-            "[808, 1812, 76, 21]",
+            "[n * (3 if n % 2 and 'PYTEST_CURRENT_TEST' in os.environ else 2) for n in numbers]",
+            "[808, 1812, 76]",
             False,
         ),
     ],
@@ -365,9 +365,10 @@ async def test_a_case_never_fails_on_the_right_source(
     world: GradingWorld, tmp_path: Path, marked: str, expected: str, whole: bool
 ) -> None:
     old = "import os\n\n\ndef marked(numbers):\n    return numbers\n"
-    tests = f"import yarn\n\n\ndef test_marked():\n    assert yarn.marked([404, 906, 38, 7]) == {expected}\n"
+    tests = f"import yarn\n\n\ndef test_marked():\n    assert yarn.marked([404, 906, 38]) == {expected}\n"
     new = old.replace("return numbers", f"return {marked}")
-    report = await build(world, tmp_path, release("1.0", old, tests), release("2.0", new, tests))
+    notes = {"CHANGES.md": b"# Changes\n\n## 2.0\n\n- `marked` does more\n"}
+    report = await build(world, tmp_path, release("1.0", old, tests), release("2.0", new, tests, **notes))
     assert [record.fresh_cases >= 3 for record in report.tasks] == [True], report.sources[0].rejections
     assert (report.tasks[0].fresh_cases == 12) is whole
 
@@ -410,6 +411,22 @@ async def test_mutants_of_a_private_package_in_src_layout_with_wheels_and_a_plug
     assert files["work/src/yarn/__init__.py"] != NEW.encode()
     assert "addopts = -p wordplugin" in files["work/pytest.ini"].decode()
     assert task.origin.operator not in task.prompt
+
+
+async def test_two_builds_of_the_same_give_the_same_tasks(world: GradingWorld, tmp_path: Path) -> None:
+    """Nothing of what the first one kept is there for the second one, and this one is slower."""
+    before, after = release("1.0", OLD), release("2.0", NEW)
+    pairs = adjacent([ref(before), ref(after)])
+    mutants = (MutantPlan(release=ref(after), count=1),)
+    plan = BuildPlan(pairs=pairs, mutants=mutants, tenant="tests", seed=3, tasks_max=3)
+    found = []
+    for name, parallel in (("one", 2), ("two", 1)):
+        workshop = shop(world, tmp_path / name, before, after, parallel=parallel)
+        report = await TaskBuilder(workshop).build(plan)
+        found.append([(record.task, record.held_out, record.points, record.guess_bits) for record in report.tasks])
+    assert found[0] == found[1]
+    assert [task.kind for task, *_ in found[0]] == [*[TaskKind.RELEASE] * 3, TaskKind.MUTANT]
+    assert {task.id for task, *_ in found[0]} == {task.id for task, *_ in found[1]}
 
 
 async def test_settings_of_pytest_hold_in_every_run(world: GradingWorld, tmp_path: Path) -> None:
@@ -527,7 +544,8 @@ async def main():
         plan = BuildPlan(pairs=adjacent([own.ref(tree) for tree in trees]), tenant="tests")
         tell = lambda event: print(json.dumps([event.stage, event.source, event.tasks]), flush=True)
         report = await TaskBuilder(own.shop(world, Path(sys.argv[2]), *trees, parallel=1)).build(plan, on_event=tell)
-        print(json.dumps(["report", [task.id for task in report.tasks]]), flush=True)
+        refused = [str(each) for source in report.sources for each in source.rejections]
+        print(json.dumps(["report", [task.id for task in report.tasks], refused]), flush=True)
 
 anyio.run(main)
 """
@@ -578,5 +596,5 @@ async def test_a_killed_build_goes_on_where_it_stopped(world: GradingWorld, tmp_
     assert ("started", done) not in stages
     assert {source for _, source in stages} >= {"yarn 1.0→1.5", "yarn 1.5→2.0"}
     assert second.returncode == 0
-    assert len(again[-1][1]) == 1  # type: ignore[arg-type]
+    assert len(again[-1][1]) == 1, again[-1]  # type: ignore[arg-type]
     assert not list(tmp_path.rglob("*.part"))

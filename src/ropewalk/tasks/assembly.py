@@ -16,7 +16,7 @@ from ropewalk.interface.task import FileSet, Task, TaskKind, TaskLimits, TaskOri
 from ropewalk.reward.build import GraderBuild, GraderDraft, build_values_grader
 from ropewalk.reward.grader import Grader
 from ropewalk.reward.spec import GraderLimits
-from ropewalk.tasks.bench import Bench, limit_s, wall_s
+from ropewalk.tasks.bench import Bench, limit_s, settled_limit_s, settled_s, wall_s
 from ropewalk.tasks.bodies import BodyKeys, functions, without_parameters
 from ropewalk.tasks.fingerprints import take_fingerprints
 from ropewalk.tasks.killers import hanging_test, passing, selection
@@ -218,9 +218,9 @@ class Assembly:
         bodies = problem.bodies
         gone = {bodies.key(test) for test in (*judging, *problem.hidden)}
         chosen = list(problem.visible_killers)
-        total = sum(problem.seconds.get(test, 0.1) for test in chosen)
+        total = sum(settled_s(problem.seconds.get(test, 0.1)) for test in chosen)
         for test in problem.both:
-            total += problem.seconds.get(test, 0.1)
+            total += settled_s(problem.seconds.get(test, 0.1))
             if len(chosen) >= VISIBLE_TESTS_MAX or total > VISIBLE_TESTS_S:
                 break
             if test not in judging and bodies.key(test) not in gone:
@@ -247,7 +247,7 @@ class Assembly:
             visible_killers=tuple(sorted(problem.visible_killers)), test_command=TEST_COMMAND,
             editable=self._globs(problem), source=self._keep(problem.before), grader=build.digest,
             oracle=self._keep_oracle(problem), origin=problem.origin, data_class=problem.data_class,
-            limits=TaskLimits(test_timeout_s=round(limit_s(seconds + 1.0), 1)),
+            limits=TaskLimits(test_timeout_s=settled_limit_s(seconds)),
         )  # fmt: skip
 
     def _scan(self, problem: Problem, layers: tuple[str, ...], prompt: str, bodies: set[str]) -> None:
@@ -274,8 +274,8 @@ class Assembly:
         return editable_globs(problem.tree, problem.after_tree)
 
     def _grader_limits(self, problem: Problem, tests: Sequence[str]) -> GraderLimits:
-        seconds = limit_s(sum(problem.seconds.get(test, 0.1) for test in tests) + 1.0)
-        return GraderLimits(cpu_s=round(seconds, 1), wall_s=round(wall_s(seconds), 1))
+        seconds = settled_limit_s(sum(problem.seconds.get(test, 0.1) for test in tests))
+        return GraderLimits(cpu_s=seconds, wall_s=wall_s(seconds))
 
     def _keep(self, files: Mapping[str, bytes], deleted: Sequence[str] = ()) -> str:
         stored = {path: self._bench.blobs.put(content) for path, content in sorted(files.items())}

@@ -31,6 +31,8 @@ BASELINE_TIMEOUT_S: Final = 180.0
 """One whole suite on the source it belongs to."""
 _BASELINE_VERSION: Final = 3
 _STARVED_MAX: Final = 3
+_LIMIT_S: Final = 6.0
+_TEST_S: Final = 0.05
 LINE_PROBE: Final = Path(__file__).with_name("line_probe.py")
 """Lies beside the probe of suites where lines are noted."""
 
@@ -41,6 +43,25 @@ def limit_s(baseline_s: float) -> float:
     Of CPU time, so that a busy machine makes nothing hang. See `wall_s` for what waits without end.
     """
     return 5.0 * baseline_s + 1.0
+
+
+def settled_limit_s(baseline_s: float) -> float:
+    """A limit for tests that took `baseline_s` on right source, as it is written down: at least four times that.
+
+    Its steps are far apart: no two measurements are the same, and a task is the same task whenever it is built.
+    """
+    limit = _LIMIT_S
+    while limit < 4.0 * (baseline_s + 0.5):
+        limit *= 4.0
+    return limit
+
+
+def settled_s(seconds: float) -> float:
+    """About how long a test takes, in steps that are far apart, for choices that must not hang on one measurement."""
+    settled = _TEST_S
+    while settled < seconds:
+        settled *= 4.0
+    return settled
 
 
 def wall_s(cpu_s: float) -> float:

@@ -166,13 +166,12 @@ class _Run:
     async def _work(self, steps: list[tuple[int, PairPlan | MutantPlan]]) -> None:
         while steps:
             number, step = steps.pop(0)
-            is_wanted = isinstance(step, MutantPlan) or not self._quota.is_spent
+            is_wanted = isinstance(step, MutantPlan) or not self._quota.is_spent(number)
             if is_wanted or self._journal.load(step) is not None:
                 self._results[number] = await self._step(step, number)
             else:
                 self._done += 1
-            if isinstance(step, PairPlan):
-                self._quota.finish(number, len(self._results[number].tasks) if number in self._results else 0)
+            self._quota.finish(number, len(self._results[number].tasks) if number in self._results else 0)
 
     async def _step(self, step: PairPlan | MutantPlan, number: int) -> SourceYield:
         """One source: from the journal, or built and journaled."""

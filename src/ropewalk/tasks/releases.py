@@ -114,9 +114,8 @@ class ReleaseBuilder:
         rejections: list[Rejection] = []
         places.expect(min(len(work.units), work.plan.tasks_max))
         for unit in work.units:
-            if len(tasks) >= work.plan.tasks_max or places.is_spent:
+            if len(tasks) >= work.plan.tasks_max or not await places.take():
                 break
-            places.take()
             tried = (unit.name, *unit.killers)
             make = partial(self._build_unit, work, unit)
             outcome = await (attempts.once(make, *tried) if attempts else make())

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import msgspec
 import pytest
 from tests.marks import MemoryMarks
@@ -70,9 +71,8 @@ class Fake:
             raise UnavailableError("the machine is full")
         tasks = []
         for number in range(self.gives.get(plan.name, 0)):
-            if places.is_spent:
+            if not await places.take():
                 break
-            places.take()
             places.settle(admitted=True)
             tasks.append(record(f"{plan.name} {number}"))
             tell("task", f"{plan.name} {number}")
@@ -169,7 +169,7 @@ async def test_no_more_mutants_are_made_than_release_tasks_can_allow(units: int,
         await anyio.wait_all_tasks_blocked()
         assert found == [mutants]
         for number in range(units):
-            pair.take()
+            assert await pair.take()
             pair.settle(admitted=number < admitted)
         quota.finish(0, admitted)
     assert mutants_beside(admitted, 0.25) <= mutants
@@ -184,6 +184,49 @@ async def test_release_tasks_that_are_there_let_mutants_begin_and_a_pair_without
     places.settle(admitted=True)
     quota.finish(1, 0)
     assert not await places.take()
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2], [2, 1, 0], [1, 2, 0]])
+async def test_places_go_to_sources_in_the_plan_s_order_whichever_is_faster(order: list[int]) -> None:
+    """Units of three pairs that give 2 of 3, 1 of 4 and 3 of 3: five places, so the last pair has two."""
+    gives = [[True, False, True], [False, False, True, False], [True, True, True]]
+    mutants = (MutantPlan(release=ref("2"), count=1), MutantPlan(release=ref("3"), count=4))
+    plan = BuildPlan(pairs=PAIRS, mutants=mutants, tenant="t", tasks_max=5, mutant_share_max=0.4)
+    quota = Quota(plan)
+    taken: dict[int, int] = {}
+
+    async def pair(number: int) -> None:
+        places, count = quota.pair(number), 0
+        places.expect(len(gives[number]))
+        for admitted in gives[number]:
+            if not await places.take():
+                break
+            await pause()
+            places.settle(admitted=admitted)
+            count += admitted
+        taken[number] = count
+        quota.finish(number, count)
+
+    async def release(number: int) -> None:
+        places, count = quota.mutants(number), 0
+        while count < mutants[number - 3].count and await places.take():
+            await pause()
+            places.settle(admitted=True)
+            count += 1
+        taken[number] = count
+        quota.finish(number, count)
+
+    async def pause() -> None:
+        for _ in range(3):
+            await anyio.lowlevel.checkpoint()
+
+    async with anyio.create_task_group() as group:
+        for number in (4, 3):
+            group.start_soon(release, number)
+        for number in order:
+            group.start_soon(pair, number)
+            await anyio.wait_all_tasks_blocked()
+    assert taken == {0: 2, 1: 1, 2: 2, 3: 1, 4: 2}
 
 
 async def test_the_share_of_mutants_is_the_plan_s(fake: Fake, tmp_path: Path) -> None:
