@@ -205,14 +205,16 @@ def shop(
 
 
 class Noted:
-    """Makes the world's sandboxes, and remembers of which data class."""
+    """Makes the world's sandboxes, and remembers of which data class and how many."""
 
     def __init__(self, sandboxes: GradingSandboxes) -> None:
         self._sandboxes = sandboxes
         self.classes: set[str] = set()
+        self.made = 0
 
     async def create(self, spec: SandboxSpec) -> GradingSandbox:
         self.classes.add(spec.data_class)
+        self.made += 1
         return await self._sandboxes.create(spec)
 
 
@@ -427,6 +429,24 @@ async def test_two_builds_of_the_same_give_the_same_tasks(world: GradingWorld, t
     assert found[0] == found[1]
     assert [task.kind for task, *_ in found[0]] == [*[TaskKind.RELEASE] * 3, TaskKind.MUTANT]
     assert {task.id for task, *_ in found[0]} == {task.id for task, *_ in found[1]}
+
+
+async def test_a_build_of_another_number_of_tasks_uses_what_was_built(world: GradingWorld, tmp_path: Path) -> None:
+    before, after = release("1.0", OLD), release("2.0", NEW)
+    pairs = adjacent([ref(before), ref(after)])
+
+    async def built(count: int) -> tuple[YieldReport, int]:
+        noted = Noted(world.sandboxes)
+        plan = BuildPlan(pairs=pairs, tenant="tests", tasks_max=count)
+        workshop = replace(shop(world, tmp_path, before, after), sandboxes=noted)
+        return await TaskBuilder(workshop).build(plan), noted.made
+
+    two, first = await built(2)
+    one, less = await built(1)
+    three, more = await built(3)
+    assert (one.tasks, three.tasks[:2]) == (two.tasks[:1], two.tasks)
+    assert less == 1, "the run in which a test hangs: nothing is kept of what was not complete"
+    assert len(three.tasks) == 3 and less < more < first
 
 
 async def test_settings_of_pytest_hold_in_every_run(world: GradingWorld, tmp_path: Path) -> None:

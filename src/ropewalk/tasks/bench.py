@@ -216,13 +216,14 @@ class Bench:
         *,
         data_class: str,
         lines: ChangedLines | None = None,
+        repeat: int = 0,
     ) -> SuiteRecord:
-        """Like `run`, remembered by content: the same source, tests, image and plan are run once."""
+        """Like `run`, remembered by content: the same source, tests, image, plan and `repeat` are run once."""
         named = {path: digest_bytes(content) for path, content in tests.items()}
         watched = for_probe(lines or {})
         world = self.world
         given = [world.image, world.wheels, world.plugins, world.settings]
-        key = digest([_BASELINE_VERSION, given, source, named, plan, watched])
+        key = digest([_BASELINE_VERSION, given, source, named, plan, watched, repeat])
         if (kept := self._kept.load(key)) is not None:
             with suppress(IntegrityError):  # of another version: it can be made again
                 return decode_own(kept, SuiteRecord)

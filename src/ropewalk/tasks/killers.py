@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from ropewalk.core.outcomes import Termination
@@ -106,7 +107,7 @@ async def find_killers(bench: Bench, pair: Pair) -> Killers:
     for _ in range(HANGS_MAX + 1):
         limit = limit_s(sum(seconds[name] for name in left) + start_s(right))
         chosen = selection(pair.modules, left, limit)
-        wrong = await bench.run(
+        wrong = await bench.baseline(
             pair.before, pair.source_before, pair.tests, chosen, data_class=pair.data_class
         )  # fmt: skip
         stuck = hanging_test(wrong)
@@ -136,8 +137,9 @@ async def confirm(bench: Bench, pair: Pair, found: Killers) -> Killers:
     """Runs the killers alone once more on both sources and keeps those that behave the same."""
     limit = limit_s(sum(found.seconds[name] for name in found.killers) + 1.0)
     plan = selection(pair.modules, found.killers, limit)
-    wrong = await bench.run(pair.before, pair.source_before, pair.tests, plan, data_class=pair.data_class)
-    right = await bench.run(pair.after, pair.source_after, pair.tests, plan, data_class=pair.data_class)
+    again = partial(bench.baseline, data_class=pair.data_class, repeat=1)
+    wrong = await again(pair.before, pair.source_before, pair.tests, plan)
+    right = await again(pair.after, pair.source_after, pair.tests, plan)
     ended = {name_of(test) for test in wrong.tests if test.outcome != "started"}
     kept = (ended - passing(wrong)) & passing(right)
     return replace(found, killers=tuple(name for name in found.killers if name in kept))

@@ -266,8 +266,24 @@ async def test_what_was_tried_in_a_source_is_kept_before_the_source_is_through(t
 
     assert [await attempts.once(make, "pkg.py", "3") for _ in range(2)] == [outcomes[1]] * 2 and made == [1]
     again.store(step, SourceYield(name=step.name, kind=TaskKind.MUTANT, distribution="pkg"))
-    assert await attempts.load("pkg.py", "0") is None, "the source's own result holds them all"
-    assert len(list(tmp_path.rglob("*.json"))) == 1
+
+    # A plan of more tasks finds what was tried, and not what the whole source gave.
+    more = msgspec.structs.replace(step, count=9, attempts_max=100)
+    wider = BuildJournal(
+        tmp_path, msgspec.structs.replace(plan, mutants=(more,), tasks_max=7), image="1" * 64, marks=MARKS
+    )
+    assert [await Attempts(wider, more).load("pkg.py", str(number)) for number in range(2)] == outcomes
+    assert (again.load(step), wider.load(more), wider.load(step)) == (again.load(step), None, None)
+    assert again.load(step) is not None
+
+    # Another seed, another release, another image: nothing is the same.
+    for other, image, its in (
+        (msgspec.structs.replace(plan, seed=1), "1" * 64, step),
+        (plan, "2" * 64, step),
+        (plan, "1" * 64, msgspec.structs.replace(step, release=ref("2"))),
+    ):
+        elsewhere = BuildJournal(tmp_path, other, image=image, marks=MARKS)
+        assert await Attempts(elsewhere, its).load("pkg.py", "0") is None
 
 
 async def test_mutants_alone_are_for_a_user_s_own_package(fake: Fake, tmp_path: Path) -> None:
