@@ -77,3 +77,8 @@ def check_sources(source: SourcePlan, profile: Profile) -> None:
     check_settings(source.pytest_ini)
     if source.requirements:
         read_requirements(Path(source.requirements))
+    if source.wheelhouse and not Path(source.wheelhouse).is_dir():
+        raise CallerError(
+            f"The wheelhouse {source.wheelhouse} is no folder.",
+            next_step="fill one with `pip download -d FOLDER -r REQUIREMENTS`, and name it.",
+        )

@@ -111,10 +111,9 @@ async def run(
     given = {
         "source.uris": source or None,
         "source.requirements": str(requirements) if requirements else None,
+        "source.wheelhouse": str(wheelhouse) if wheelhouse else None,
         "source.plugins": plugin or None,
-        "source.licence": licence,
-        "source.attested_by": attested_by,
-        "source.data_class": data_class,
+        **{"source.licence": licence, "source.attested_by": attested_by, "source.data_class": data_class},
         "tasks.ids": task or None,
         "tasks.count": tasks,
         "run.policies": [name.strip() for name in policies.split(",")] if policies else None,
@@ -127,7 +126,7 @@ async def run(
         "policy.openai.key": key,
         **_settings(set or [], pytest_ini or []),
     }
-    if resume and (plan or wheelhouse or any(value is not None for value in given.values())):
+    if resume and (plan or any(value is not None for value in given.values())):
         raise _settled()
     check_report(report)
     async with opened(place, driver=sandbox) as rw:
@@ -136,7 +135,7 @@ async def run(
         else:
             made = _plan(plan, given)
             on_interrupt("repeat the command: tasks that were built are kept.")
-            chosen = await prepare_tasks(rw, made, wheelhouse=wheelhouse, quiet=json)
+            chosen = await prepare_tasks(rw, made, quiet=json)
             loaded = await conduct(rw, plan=made, tasks=chosen, quiet=json)
         summary, path = finish(rw.custody, loaded, report=report, json=json)
     print_json({"run": summary.run, "report": str(path), "summary": summary}) if json else None

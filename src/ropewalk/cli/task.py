@@ -77,6 +77,7 @@ async def build(
     settings: dict[str, object] = {
         "source.uris": source,
         "source.requirements": str(requirements) if requirements else None,
+        "source.wheelhouse": str(wheelhouse) if wheelhouse else None,
         "source.plugins": plugin or [],
         **{f"source.pytest_ini.{name}": value for name, value in parse_settings(pytest_ini or []).items()},
         "source.licence": licence,
@@ -93,7 +94,7 @@ async def build(
         check_plan(plan, rw.profile)
         with Board(quiet=json) as board:
             watch = BuildWatch(board)
-            built = await rw.build_tasks(plan, wheelhouse=wheelhouse, on_ingest=watch.ingested, on_build=watch.observe)
+            built = await rw.build_tasks(plan, on_ingest=watch.ingested, on_build=watch.observe)
             board.end(f"{counted(len(built.report.tasks), 'task')} admitted")
     if json:
         report = built.report
