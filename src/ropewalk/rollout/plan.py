@@ -49,7 +49,7 @@ class SourcePlan(Record):
     plugins: tuple[str, ...] = ()
     """Pytest plugins to load, by module name; all others stay off."""
     pytest_ini: dict[str, str] = {}
-    """[source.pytest_ini]: settings of pytest that the tests need (`asyncio_mode`, `pythonpath`, `python_files`, …)."""
+    """Settings of pytest that the tests need, by name (`asyncio_mode`, `pythonpath`, `python_files`, …)."""
     licence: str | None = None
     """SPDX expression, where the source itself names none."""
     attested_by: str | None = None

@@ -137,7 +137,7 @@ def _hint(name: str, message: str, value: Any) -> str:
     default = _value_at(msgspec.to_builtins(Plan()), name)
     if default is not None:
         return f"its default is {json.dumps(default)}; leave it out, or write {name.rpartition('.')[2]} = VALUE."
-    return f"leave {name or 'it'} out, or see `docs/reference/plan.md` for what it may be."
+    return f"leave {name or 'it'} out, or see `docs/reference/settings.md` for what it may be."
 
 
 def _value_at(plain: Any, name: str) -> Any:
