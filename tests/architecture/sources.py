@@ -15,7 +15,17 @@ INSIDE = tuple(
     m
     for m in MODULES
     if m.name
-    in ("spawner.py", "probe.py", "case_probe.py", "inside.py", "look.py", "followed.py", "opened.py", "quick.py")
+    in (
+        "spawner.py",
+        "probe.py",
+        "case_probe.py",
+        "inside.py",
+        "look.py",
+        "followed.py",
+        "opened.py",
+        "quick.py",
+        "line_probe.py",
+    )
 )
 """Programs of their own that start inside a sandbox or beside one: they import late, since each start counts."""
 

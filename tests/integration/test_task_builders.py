@@ -9,7 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -205,14 +205,16 @@ def shop(
 
 
 class Noted:
-    """Makes the world's sandboxes, and remembers of which data class."""
+    """Makes the world's sandboxes, and remembers of which data class and how many."""
 
     def __init__(self, sandboxes: GradingSandboxes) -> None:
         self._sandboxes = sandboxes
         self.classes: set[str] = set()
+        self.made = 0
 
     async def create(self, spec: SandboxSpec) -> GradingSandbox:
         self.classes.add(spec.data_class)
+        self.made += 1
         return await self._sandboxes.create(spec)
 
 
@@ -280,6 +282,57 @@ async def _fails_its_killers_and_is_mended_by_the_oracle(world: GradingWorld, ta
         await sandbox.close()
 
 
+TWICE_OLD = '''"""Sizes."""
+
+
+def size(text):
+    """The number of bytes that a text says."""
+    return int(text.strip())
+'''
+TWICE_NEW = TWICE_OLD.replace(
+    "    return int(text.strip())",
+    """    text = text.strip().lower()
+    if text.endswith("k"):
+        return 1024 * size(text[:-1])
+    if text.startswith("0x"):
+        return int(text[2:], 16)
+    return int(text)""",
+)
+
+
+def twice_tests(kilo: Sequence[int], hexadecimal: Sequence[int]) -> str:
+    lines = ["from yarn import size", "", ""]
+    for name, text, numbers in (("kilo", "{}k", kilo), ("hexadecimal", "0x{:x}", hexadecimal)):
+        for number in numbers:
+            value = number * 1024 if name == "kilo" else number
+            lines += [f"def test_{name}_{number}():", f"    assert size({text.format(number)!r}) == {value}", "", ""]
+    return "\n".join(lines)
+
+
+async def test_a_release_without_notes_asks_for_no_other_change_than_it_shows(
+    world: GradingWorld, tmp_path: Path
+) -> None:
+    """One function is changed twice, and nothing but tests says so."""
+    seen = []
+    for number, (kilo, hexadecimal) in enumerate([((71357, 80221, 93313), (987654321,)), ((71357,), (987654321,))]):
+        tests = twice_tests(kilo, hexadecimal).encode()
+        trees = (
+            make_tree({"yarn.py": text.encode(), "tests/test_yarn.py": tests}, distribution="yarn", version=version)
+            for version, text in (("1.0", TWICE_OLD), ("2.0", TWICE_NEW))
+        )
+        report = await build(world, tmp_path / str(number), *trees)
+        (source,) = report.sources
+        assert source.killers == len(kilo) + len(hexadecimal)
+        assert ["no release notes" in remark for remark in source.remarks] == [True]
+        for record in report.tasks:
+            judges = [name for name in record.held_out if "test_case" not in name]
+            shown = " ".join(record.task.visible_killers)
+            seen.append((number, len(judges)))
+            assert all("kilo" in name and "kilo" in shown for name in judges)
+            assert "hexadecimal" in shown, "its statements are executed by no other test"
+    assert (0, 1) in seen or (0, 2) in seen, seen
+
+
 async def test_one_body_is_judged_by_fresh_cases(world: GradingWorld, tmp_path: Path) -> None:
     start = TESTS.index("class Chunks")
     tests = TESTS[:start] + TESTS[TESTS.index("def test_scaled()") : TESTS.index("def test_countdown()")]
@@ -316,7 +369,8 @@ async def test_a_case_never_fails_on_the_right_source(
     old = "import os\n\n\ndef marked(numbers):\n    return numbers\n"
     tests = f"import yarn\n\n\ndef test_marked():\n    assert yarn.marked([404, 906, 38]) == {expected}\n"
     new = old.replace("return numbers", f"return {marked}")
-    report = await build(world, tmp_path, release("1.0", old, tests), release("2.0", new, tests))
+    notes = {"CHANGES.md": b"# Changes\n\n## 2.0\n\n- `marked` does more\n"}
+    report = await build(world, tmp_path, release("1.0", old, tests), release("2.0", new, tests, **notes))
     assert [record.fresh_cases >= 3 for record in report.tasks] == [True], report.sources[0].rejections
     assert (report.tasks[0].fresh_cases == 12) is whole
 
@@ -359,6 +413,74 @@ async def test_mutants_of_a_private_package_in_src_layout_with_wheels_and_a_plug
     assert files["work/src/yarn/__init__.py"] != NEW.encode()
     assert "addopts = -p wordplugin" in files["work/pytest.ini"].decode()
     assert task.origin.operator not in task.prompt
+
+
+async def test_two_builds_of_the_same_give_the_same_tasks(world: GradingWorld, tmp_path: Path) -> None:
+    """Nothing of what the first one kept is there for the second one, and this one is slower."""
+    before, after = release("1.0", OLD), release("2.0", NEW)
+    pairs = adjacent([ref(before), ref(after)])
+    mutants = (MutantPlan(release=ref(after), count=1),)
+    plan = BuildPlan(pairs=pairs, mutants=mutants, tenant="tests", seed=3, tasks_max=3)
+    found = []
+    for name, parallel in (("one", 2), ("two", 1)):
+        workshop = shop(world, tmp_path / name, before, after, parallel=parallel)
+        report = await TaskBuilder(workshop).build(plan)
+        found.append([(record.task, record.held_out, record.points, record.guess_bits) for record in report.tasks])
+    assert found[0] == found[1]
+    assert [task.kind for task, *_ in found[0]] == [*[TaskKind.RELEASE] * 3, TaskKind.MUTANT]
+    assert {task.id for task, *_ in found[0]} == {task.id for task, *_ in found[1]}
+
+
+async def test_a_build_of_another_number_of_tasks_uses_what_was_built(world: GradingWorld, tmp_path: Path) -> None:
+    before, after = release("1.0", OLD), release("2.0", NEW)
+    pairs = adjacent([ref(before), ref(after)])
+
+    async def built(count: int) -> tuple[YieldReport, int]:
+        noted = Noted(world.sandboxes)
+        plan = BuildPlan(pairs=pairs, tenant="tests", tasks_max=count)
+        workshop = replace(shop(world, tmp_path, before, after), sandboxes=noted)
+        return await TaskBuilder(workshop).build(plan), noted.made
+
+    two, first = await built(2)
+    one, less = await built(1)
+    three, more = await built(3)
+    assert (one.tasks, three.tasks[:2]) == (two.tasks[:1], two.tasks)
+    assert less == 1, "the run in which a test hangs: nothing is kept of what was not complete"
+    assert len(three.tasks) == 3 and less < more < first
+
+
+async def test_settings_of_pytest_hold_in_every_run(world: GradingWorld, tmp_path: Path) -> None:
+    """Without any of them no test of this package is found, imported, collected or passes."""
+    plugin = b"""
+def pytest_addoption(parser):
+    parser.addini("yarn_colour", "Colour.", default="none")
+"""
+    head = "from helpers import COLOUR\nfrom yarn import chunked, rotated\n\n\nclass CheckYarn:\n"
+    checks = {
+        "even": "chunked([71, 82, 93, 64], 2) == [[71, 82], [93, 64]]",
+        "rest": "chunked([5150, 6251, 7352], 2) == [[5150, 6251], [7352]]",
+        "turn": "rotated('hawserlaid', 3) == 'serlaidhaw'",
+        "turns": "rotated('ropewalk', 11) == 'ewalkrop'",
+    }
+    tests = head + "".join(
+        f"    def test_{name}(self, pytestconfig):\n        assert pytestconfig.getini('yarn_colour') == COLOUR\n"
+        f"        assert {what}\n\n"
+        for name, what in checks.items()
+    )
+    tree = make_tree(
+        {"yarn.py": NEW.encode(), "checks/check_yarn.py": tests.encode(), "checks/conftest.py": plugin,
+         "tests/lib/helpers.py": b"COLOUR = 'tarred'\n"},
+        distribution="yarn", version="2.0", test_patterns=("check_*.py",),
+    )  # fmt: skip
+    settings = {
+        "python_files": "check_*.py", "python_classes": "Check", "pythonpath": "tests/lib",
+        "yarn_colour": "tarred",
+    }  # fmt: skip
+    mutants = (MutantPlan(release=ref(tree), count=1),)
+    plan = BuildPlan(pairs=(), mutants=mutants, tenant="tests", control_only=True, pytest_ini=settings)
+    report = await TaskBuilder(shop(world, tmp_path, tree)).build(plan)
+    assert [record.task.kind for record in report.tasks] == [TaskKind.MUTANT], report.sources[0].rejections
+    await _fails_its_killers_and_is_mended_by_the_oracle(world, report.tasks[0].task)
 
 
 async def test_a_build_that_is_stopped_keeps_each_task_that_was_built(world: GradingWorld, tmp_path: Path) -> None:
@@ -442,7 +564,8 @@ async def main():
         plan = BuildPlan(pairs=adjacent([own.ref(tree) for tree in trees]), tenant="tests")
         tell = lambda event: print(json.dumps([event.stage, event.source, event.tasks]), flush=True)
         report = await TaskBuilder(own.shop(world, Path(sys.argv[2]), *trees, parallel=1)).build(plan, on_event=tell)
-        print(json.dumps(["report", [task.id for task in report.tasks]]), flush=True)
+        refused = [str(each) for source in report.sources for each in source.rejections]
+        print(json.dumps(["report", [task.id for task in report.tasks], refused]), flush=True)
 
 anyio.run(main)
 """
@@ -493,5 +616,5 @@ async def test_a_killed_build_goes_on_where_it_stopped(world: GradingWorld, tmp_
     assert ("started", done) not in stages
     assert {source for _, source in stages} >= {"yarn 1.0→1.5", "yarn 1.5→2.0"}
     assert second.returncode == 0
-    assert len(again[-1][1]) == 1  # type: ignore[arg-type]
+    assert len(again[-1][1]) == 1, again[-1]  # type: ignore[arg-type]
     assert not list(tmp_path.rglob("*.part"))

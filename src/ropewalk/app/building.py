@@ -31,6 +31,7 @@ from ropewalk.tasks.bench import SLOT_SANDBOXES
 from ropewalk.tasks.builder import TaskBuilder, Workshop, adjacent
 from ropewalk.tasks.journal import PURPOSE
 from ropewalk.tasks.pins import load_pins
+from ropewalk.tasks.pytest_settings import file_patterns
 from ropewalk.tasks.quota import mutants_beside
 from ropewalk.tasks.reasons import why_fewer
 from ropewalk.tasks.records import BuildEvent, BuildPlan, MutantPlan, PairPlan, ReleaseRef, TaskRecord, YieldReport
@@ -179,7 +180,7 @@ def plan_build(gathered: Gathered, wanted: TasksPlan, source: SourcePlan, *, ten
     return BuildPlan(
         pairs=_interleaved(pairs), mutants=tuple(mutants), tenant=tenant, seed=wanted.seed,
         tasks_max=wanted.count if alone else wanted.count - int(wanted.count * share),
-        requirements=requirements, plugins=source.plugins, control_only=alone,
+        requirements=requirements, plugins=source.plugins, pytest_ini=source.pytest_ini, control_only=alone,
         mutant_share_max=wanted.mutant_share_max,
     )  # fmt: skip
 
@@ -220,7 +221,7 @@ async def build_tasks(
         blobs=custody.blobs,
         layers=machines.layers,
         image=image,
-        trees=LakeTrees(custody.lake, custody.tenant),
+        trees=LakeTrees(custody.lake, custody.tenant, file_patterns(plan.pytest_ini)),
         folder=custody.layout.tasks,
         marks=await anyio.to_thread.run_sync(custody.marks, PURPOSE),
         wheels=wheels.layers,

@@ -13,6 +13,7 @@ from ropewalk.machinery.profile import Profile
 from ropewalk.rollout.plan import Plan, PolicyName, SourcePlan
 from ropewalk.rollout.policies.registry import key_of
 from ropewalk.tasks.pins import load_pins
+from ropewalk.tasks.pytest_settings import check_settings
 from ropewalk.tasks.requirements import check_plugins, read_requirements
 
 
@@ -73,5 +74,11 @@ def check_sources(source: SourcePlan, profile: Profile) -> None:
     if source.licence is not None:
         check_licence(source.licence)
     check_plugins(source.plugins)
+    check_settings(source.pytest_ini)
     if source.requirements:
         read_requirements(Path(source.requirements))
+    if source.wheelhouse and not Path(source.wheelhouse).is_dir():
+        raise CallerError(
+            f"The wheelhouse {source.wheelhouse} is no folder.",
+            next_step="fill one with `pip download -d FOLDER -r REQUIREMENTS`, and name it.",
+        )

@@ -267,7 +267,7 @@ class Ropewalk:
 
         Args:
             plan: its `source` and `tasks` say what.
-            wheelhouse: folder of wheels for the requirements; then they are fetched from nowhere.
+            wheelhouse: folder of wheels for the requirements, instead of the plan's; then nothing is fetched.
             on_ingest: is told of each source that is in (from another thread).
             on_build: is told of progress.
 
@@ -276,6 +276,8 @@ class Ropewalk:
             DeniedError: the profile does not allow a source.
         """
         custody = self.custody
+        if wheelhouse is None and plan.source.wheelhouse:
+            wheelhouse = Path(plan.source.wheelhouse)
         check_sources(plan.source, self.profile)
         ingest = partial(Sources(custody).ingest, plan.source, on_ingest or (lambda uri, result: None))
         gathered = await anyio.to_thread.run_sync(ingest)

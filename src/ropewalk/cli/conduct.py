@@ -49,9 +49,7 @@ def check_report(report: Path | None) -> None:
         check_out(report)
 
 
-async def prepare_tasks(
-    rw: Ropewalk, plan: Plan, *, wheelhouse: Path | None = None, quiet: bool = False
-) -> Sequence[Task]:
+async def prepare_tasks(rw: Ropewalk, plan: Plan, *, quiet: bool = False) -> Sequence[Task]:
     """The tasks that a plan names or builds, with progress.
 
     Raises:
@@ -69,13 +67,13 @@ async def prepare_tasks(
             async with anyio.create_task_group() as group:
                 # The first time, the default image is built while sources are fetched; who needs it waits for it.
                 group.start_soon(partial(rw.machines.image, progress=board.note))
-                tasks = await rw.tasks_of(plan, wheelhouse=wheelhouse, on_ingest=watch.ingested, on_build=watch.observe)
+                tasks = await rw.tasks_of(plan, on_ingest=watch.ingested, on_build=watch.observe)
         except* RopewalkError as errors:
             raise next(leaves(errors)) from None
         board.end(counted(len(tasks), "task"))
     if not quiet:
         watch.print_attested()
-        watch.print_left_out()
+        watch.print_notes()
     return tasks
 
 
@@ -126,7 +124,7 @@ def finish(
         print_catalogue(summary)
         if found:
             say()
-            print_findings(found[:FINDINGS_SHOWN])
+            print_findings(found[:FINDINGS_SHOWN], everything=f"{program()} diagnose {summary.run} --full")
         say()
         say(state_line(summary), style="bold")
     try:

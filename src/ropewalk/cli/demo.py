@@ -117,7 +117,7 @@ async def demo(
 
 def _elsewhere(error: CallerError) -> CallerError:
     """The error with the command that has the options which the advice speaks of: a demo has them not."""
-    if not ("--requirements" in error.next_step or "--plugin" in error.next_step):
+    if not any(option in error.next_step for option in ("--requirements", "--plugin", "--pytest-ini")):
         return error
     return CallerError(error.message, next_step=f"use `ropewalk run --source …`, and {error.next_step}")
 

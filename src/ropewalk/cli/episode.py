@@ -9,7 +9,7 @@ from cyclopts import Parameter
 from ropewalk.cli.apps import HERE, Place, command, noun
 from ropewalk.cli.board import Board
 from ropewalk.cli.exit_codes import EXIT_INCOMPLETE
-from ropewalk.cli.opening import custody, named, opened
+from ropewalk.cli.opening import chosen_run, custody, named, opened
 from ropewalk.cli.output import counted, print_json, print_table, say
 
 if TYPE_CHECKING:
@@ -22,19 +22,19 @@ app = noun("episode", "One episode: messages, tool calls, output and files, step
 OUTPUT_LINES = 20
 
 
-@command(app, "ls", examples=["ropewalk episode ls run:01JDY…", "ropewalk episode ls run:01JDY… --unpaid"])
-def ls(run: str, *, unpaid: bool = False, json: bool = False, place: Place = HERE) -> int:
+@command(app, "ls", examples=["ropewalk episode ls", "ropewalk episode ls run:01JDY… --unpaid"])
+def ls(run: str | None = None, *, unpaid: bool = False, json: bool = False, place: Place = HERE) -> int:
     """Lists the episodes of a run.
 
     Args:
-        run: Its id.
+        run: Its id. Default: the newest.
         unpaid: Only those whose reward is 0 or missing.
         json: Print JSON.
     """
     from ropewalk.app.records import task_labels
 
     with custody(place) as kept:
-        run = named(run, "run", kept.journal.beginning)
+        run = chosen_run(kept.journal, run)
         kept.journal.run(run)
         rows = [row for row in kept.journal.episodes(run) if not (unpaid and (row.value or 0) > 0)]
         names = {} if json else task_labels(kept.journal, kept.blobs, run)
@@ -196,10 +196,11 @@ def _welcome(record: EpisodeRecord, task: Task, step: int, how: str) -> None:
 
     if dropped_edit(record, step):
         how = f"{how}; step {step} tried an edit in a fork and dropped it: this is the state before it"
-    tests = shlex.join([*task.test_command, *task.visible_tests[:3]])
+    modules = dict.fromkeys(test.partition("::")[0] for test in task.visible_tests)
+    tests = shlex.join([*task.test_command, *modules])  # whole, so that it can be pasted
     print(
         f"{record.id} after step {step} of {len(record.steps)} ({how})\n"
-        f"source in {task.workdir}; visible tests: {tests}{' …' if len(task.visible_tests) > 3 else ''}\n"
+        f"source in {task.workdir}; visible tests: {tests}\n"
         "leave with exit or Ctrl-D",
         file=sys.stderr,
     )

@@ -48,6 +48,7 @@ async def run(
     requirements: Annotated[Path | None, Parameter(group=SOURCE)] = None,
     wheelhouse: Annotated[Path | None, Parameter(group=SOURCE)] = None,
     plugin: Annotated[list[str] | None, Parameter(name="--plugin", group=SOURCE)] = None,
+    pytest_ini: Annotated[list[str] | None, Parameter(name="--pytest-ini", group=SOURCE)] = None,
     licence: Annotated[str | None, Parameter(group=SOURCE)] = None,
     attested_by: Annotated[str | None, Parameter(group=SOURCE)] = None,
     data_class: Annotated[str | None, Parameter(group=SOURCE)] = None,
@@ -80,6 +81,7 @@ async def run(
         requirements: Requirements file, whose wheels become an offline layer of every sandbox.
         wheelhouse: Folder of wheels to take them from, instead of the package index.
         plugin: Pytest plugin to load, by module name (pytest_asyncio.plugin); may be repeated.
+        pytest_ini: Setting of pytest that the tests need, as NAME=VALUE (asyncio_mode=auto); may be repeated.
         licence: SPDX expression, where a source states none. Another one than it states is refused.
         attested_by: Who states that the sources hold no human data. Default: whom the profile names.
         data_class: Of the sources and all that is made of them: public, internal or restricted. Default: those of the
@@ -104,15 +106,14 @@ async def run(
 
     if not (resume or plan or source or task):
         raise CallerError("Nothing to run.", next_step="give a plan, --source, --task or --resume.")
-    if task and (source or requirements or wheelhouse or plugin):
+    if task and (source or requirements or wheelhouse or plugin or pytest_ini):
         raise _either()
     given = {
         "source.uris": source or None,
         "source.requirements": str(requirements) if requirements else None,
+        "source.wheelhouse": str(wheelhouse) if wheelhouse else None,
         "source.plugins": plugin or None,
-        "source.licence": licence,
-        "source.attested_by": attested_by,
-        "source.data_class": data_class,
+        **{"source.licence": licence, "source.attested_by": attested_by, "source.data_class": data_class},
         "tasks.ids": task or None,
         "tasks.count": tasks,
         "run.policies": [name.strip() for name in policies.split(",")] if policies else None,
@@ -123,9 +124,9 @@ async def run(
         "policy.openai.base_url": base_url,
         "policy.openai.model": model,
         "policy.openai.key": key,
-        **_settings(set or []),
+        **_settings(set or [], pytest_ini or []),
     }
-    if resume and (plan or wheelhouse or any(value is not None for value in given.values())):
+    if resume and (plan or any(value is not None for value in given.values())):
         raise _settled()
     check_report(report)
     async with opened(place, driver=sandbox) as rw:
@@ -134,7 +135,7 @@ async def run(
         else:
             made = _plan(plan, given)
             on_interrupt("repeat the command: tasks that were built are kept.")
-            chosen = await prepare_tasks(rw, made, wheelhouse=wheelhouse, quiet=json)
+            chosen = await prepare_tasks(rw, made, quiet=json)
             loaded = await conduct(rw, plan=made, tasks=chosen, quiet=json)
         summary, path = finish(rw.custody, loaded, report=report, json=json)
     print_json({"run": summary.run, "report": str(path), "summary": summary}) if json else None
@@ -225,9 +226,11 @@ def _settled() -> CallerError:
     )
 
 
-def _settings(pairs: list[str]) -> dict[str, Any]:
-    """`table.key=value` pairs; values are read as TOML, and as text where they are none."""
-    found: dict[str, Any] = {}
+def _settings(pairs: list[str], pytest_ini: list[str]) -> dict[str, Any]:
+    """`table.key=value` pairs; values are read as TOML, and as text where they are none. Pytest's settings as such."""
+    from ropewalk.tasks.pytest_settings import parse_settings
+
+    found: dict[str, Any] = {f"source.pytest_ini.{name}": value for name, value in parse_settings(pytest_ini).items()}
     for pair in pairs:
         name, separator, text = pair.partition("=")
         if not separator or "." not in name:

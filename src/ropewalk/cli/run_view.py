@@ -178,16 +178,26 @@ def state_line(summary: RunSummary) -> str:
     )
 
 
-def print_findings(findings: Iterable[Finding]) -> None:
-    """What diagnosis found, with what to do about it."""
+SUBJECTS_SHOWN = 4
+"""Of what one finding speaks of."""
+
+
+def print_findings(findings: Iterable[Finding], *, full: bool = False, everything: str = "") -> None:
+    """What diagnosis found, with what to do about it.
+
+    Args:
+        full: name everything that a finding speaks of, one a line.
+        everything: the command that does so, where this one does not.
+    """
     for finding in findings:
         say(f"{finding.severity}: {finding.title}", style=STYLES.get(str(finding.severity), ""))
         if finding.next_step:
             say(f"  next: {finding.next_step}", style="dim")
         if finding.subjects:
-            shown = ", ".join(finding.subjects[:4])
-            more = len(finding.subjects) - 4
-            say(f"  in: {shown}{f' and {more} more' if more > 0 else ''}", style="dim")
+            shown = ("\n      " if full else ", ").join(finding.subjects[: None if full else SUBJECTS_SHOWN])
+            more = 0 if full else len(finding.subjects) - SUBJECTS_SHOWN
+            where = f" ({everything})" if everything else ""
+            say(f"  in: {shown}{f' and {more} more{where}' if more > 0 else ''}", style="dim")
 
 
 def span(interval: Interval) -> str:

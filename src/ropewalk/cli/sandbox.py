@@ -227,6 +227,7 @@ async def fork(
     snapshot: str,
     *,
     count: int = 1,
+    label: Annotated[list[str] | None, Parameter(name="--label")] = None,
     idle_timeout_s: float = limits.SANDBOX_IDLE_TIMEOUT_S,
     id: str | None = None,
     json: bool = False,
@@ -237,6 +238,7 @@ async def fork(
     Args:
         snapshot: Its id.
         count: How many.
+        label: NAME=VALUE, shown by `ropewalk sandbox ls`; may be repeated. What the saved sandbox had does not count.
         idle_timeout_s: Each ends itself after so long without a command; what the saved sandbox had does not count.
         id: Of the one sandbox (a ULID). Repeated with the same one the command starts nothing and prints it again.
             Default: a new one.
@@ -249,13 +251,16 @@ async def fork(
     if id and count > 1:
         raise CallerError(f"One id for {count} sandboxes.", next_step="leave out --id or --count.")
     chosen = named(id, "sandbox") if id else None
+    labels = variables(label or [], what="label")
     async with machines(place) as here:
         origin = named(snapshot, "snapshot", lambda text: beginning(here.sandboxes.snapshots(), text))
         saved = here.sandboxes.snapshot(origin)
         made: list[SandboxRecord] = []
         try:
             while len(made) < count:
-                forked = await saved.fork_one(lease=Lease.DETACHED, id=chosen, idle_timeout_s=idle_timeout_s)
+                forked = await saved.fork_one(
+                    lease=Lease.DETACHED, id=chosen, idle_timeout_s=idle_timeout_s, labels=labels
+                )
                 made.append(forked.record)
         except BaseException:
             # Nobody was told their ids yet, so that nobody could end them.

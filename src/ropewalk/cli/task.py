@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 app = noun("task", "Tasks: a problem, the world it starts in, and who judges it.")
 
-LEFT_OUT_SHOWN = 4
+NOTES_SHOWN = 4
 
 
 @command(
@@ -40,6 +40,7 @@ async def build(
     requirements: Path | None = None,
     wheelhouse: Path | None = None,
     plugin: Annotated[list[str] | None, Parameter(name="--plugin")] = None,
+    pytest_ini: Annotated[list[str] | None, Parameter(name="--pytest-ini")] = None,
     licence: str | None = None,
     attested_by: str | None = None,
     data_class: str | None = None,
@@ -60,6 +61,7 @@ async def build(
         requirements: Requirements file, whose wheels become an offline layer of every sandbox.
         wheelhouse: Folder of wheels to take them from, instead of the package index.
         plugin: Pytest plugin to load, by module name; may be repeated.
+        pytest_ini: Setting of pytest that the tests need, as NAME=VALUE (asyncio_mode=auto); may be repeated.
         licence: SPDX expression, where a source states none. Another one than it states is refused.
         attested_by: Role or organisation that states that the sources hold no human data. Default: whom the profile
             names.
@@ -70,11 +72,14 @@ async def build(
     """
     from ropewalk.app.plan_checks import check_plan
     from ropewalk.rollout.plan_file import plan_from_settings
+    from ropewalk.tasks.pytest_settings import parse_settings
 
     settings: dict[str, object] = {
         "source.uris": source,
         "source.requirements": str(requirements) if requirements else None,
+        "source.wheelhouse": str(wheelhouse) if wheelhouse else None,
         "source.plugins": plugin or [],
+        **{f"source.pytest_ini.{name}": value for name, value in parse_settings(pytest_ini or []).items()},
         "source.licence": licence,
         "source.attested_by": attested_by,
         "source.data_class": data_class,
@@ -89,7 +94,7 @@ async def build(
         check_plan(plan, rw.profile)
         with Board(quiet=json) as board:
             watch = BuildWatch(board)
-            built = await rw.build_tasks(plan, wheelhouse=wheelhouse, on_ingest=watch.ingested, on_build=watch.observe)
+            built = await rw.build_tasks(plan, on_ingest=watch.ingested, on_build=watch.observe)
             board.end(f"{counted(len(built.report.tasks), 'task')} admitted")
     if json:
         report = built.report
@@ -173,7 +178,7 @@ class BuildWatch:
         self._board = board
         self._building = False
         self._files = 0
-        self._left_out: dict[str, None] = {}
+        self._notes: dict[str, None] = {}
         self._ingested: list[IngestResult] = []
         self._fewer = ""
         board.begin("Ingest")
@@ -200,8 +205,8 @@ class BuildWatch:
             return
         if event.stage in ("finished", "resumed"):
             self._board.advance()
-        if event.stage == "left_out":
-            self._left_out[event.detail] = None
+        if event.stage in ("left_out", "remark"):
+            self._notes[event.detail] = None
         self._board.detail(f"{counted(event.tasks, 'task')} admitted")
         self._board.note(f"{event.source}: {event.stage} {event.detail}")
 
@@ -210,12 +215,12 @@ class BuildWatch:
         for line in attestations(self._ingested):
             say(line, error=True)
 
-    def print_left_out(self) -> None:
-        """Which tests fail on their own source, and why fewer tasks came than were wanted, on standard error: who sees
-        fewer than he has wants to know."""
-        for sentence in [*self._left_out][:LEFT_OUT_SHOWN]:
+    def print_notes(self) -> None:
+        """Which tests fail on their own source, which releases have no notes, and why fewer tasks came than wanted, on
+        standard error: who sees fewer than he has wants to know."""
+        for sentence in [*self._notes][:NOTES_SHOWN]:
             say(f"note: {sentence}", error=True)
-        if (more := len(self._left_out) - LEFT_OUT_SHOWN) > 0:
+        if (more := len(self._notes) - NOTES_SHOWN) > 0:
             say(f"note: and so for {more} more; `ropewalk task build` lists all.", error=True)
         if self._fewer:
             say(f"note: {self._fewer}", error=True)
@@ -250,7 +255,7 @@ def print_yield(report: YieldReport) -> None:
         say("Control only: all of them are mutants. What a policy earns on them says little about real changes.")
     say(f"Release tasks by distribution: {distributions}.")
     ended = [each for source in report.sources for each in source.rejections if each.name == source.name]
-    for line in dict.fromkeys(line for source in report.sources for line in source.left_out):
+    for line in dict.fromkeys(line for source in report.sources for line in (*source.left_out, *source.remarks)):
         say(f"note: {line}")
     for each in {each.detail: each for each in ended}.values():
         say(f"{each.reason}: {each.detail}")

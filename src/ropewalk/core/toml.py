@@ -18,11 +18,16 @@ def parse_toml(text: str | bytes, *, what: str) -> dict[str, Any]:
     try:
         plain = tomllib.loads(text.decode() if isinstance(text, bytes) else text)
     except tomllib.TOMLDecodeError as error:
-        raise CallerError(f"{what} is not TOML: {error}.") from error
+        raise CallerError(
+            f"{what} is not TOML: {error}.",
+            next_step='write KEY = VALUE, one a line: text in "quotes", lists in [brackets], tables below [a.name].',
+        ) from error
     except UnicodeDecodeError as error:
-        raise CallerError(f"{what} is not UTF-8 text (byte {error.start}).") from error
+        raise CallerError(f"{what} is not UTF-8 text (byte {error.start}).", next_step="save it as UTF-8.") from error
     except ValueError as error:
-        raise CallerError(f"{what} has a value that cannot be read: {error}.") from error
+        raise CallerError(
+            f"{what} has a value that cannot be read: {error}.", next_step="write a shorter number."
+        ) from error
     except RecursionError:
         raise _too_deep(what) from None
     level: list[Any] = [plain]
@@ -39,4 +44,6 @@ def parse_toml(text: str | bytes, *, what: str) -> dict[str, Any]:
 
 
 def _too_deep(what: str) -> CallerError:
-    return CallerError(f"{what} is nested deeper than {JSON_DEPTH_MAX} levels.")
+    return CallerError(
+        f"{what} is nested deeper than {JSON_DEPTH_MAX} levels.", next_step="write it with fewer brackets or dots."
+    )

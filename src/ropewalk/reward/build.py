@@ -34,6 +34,7 @@ from ropewalk.reward.values.instrument import Instrumented, instrument
 from ropewalk.reward.values.lenient import lenient
 from ropewalk.reward.values.literals import seen_in_files
 from ropewalk.reward.values.made import UNKNOWN_CALL, MadeIndex
+from ropewalk.reward.values.notation import notation
 from ropewalk.reward.values.visible import Visible, seen_among
 from ropewalk.reward.values.watched import watched
 from ropewalk.sandbox.contract import SandboxSpec
@@ -209,7 +210,10 @@ class _Build:
                 why = "the test itself says how it is computed"
             else:
                 why = why_worth_little(_telling(asked), visible)
-            told.append(f"{value.value[:_SHOWN_CHARACTERS]} at {value.point.partition('.')[2]}: {why}")
+            shown = notation(json.loads(value.value))
+            if len(shown) > _SHOWN_CHARACTERS:
+                shown = f"{shown[: _SHOWN_CHARACTERS - 1]}…"
+            told.append(f"{shown} at {value.point.partition('.')[2]}: {why}")
         return told
 
     def _computable(self) -> frozenset[str]:

@@ -66,4 +66,4 @@ class Finding(Record):
     numbers: dict[str, float] = {}
 
 
-SUBJECTS_MAX = 20
+SUBJECTS_MAX = 1000

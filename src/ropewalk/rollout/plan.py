@@ -44,8 +44,12 @@ class SourcePlan(Record):
     """`pypi:NAME`, `pypi:NAME==VERSION`, a directory or an archive. Paths count from the current directory."""
     requirements: str | None = None
     """A requirements file whose wheels become an offline layer."""
+    wheelhouse: str | None = None
+    """A folder of wheels to take them from, instead of the package index."""
     plugins: tuple[str, ...] = ()
     """Pytest plugins to load, by module name; all others stay off."""
+    pytest_ini: dict[str, str] = {}
+    """Settings of pytest that the tests need, by name (`asyncio_mode`, `pythonpath`, `python_files`, …)."""
     licence: str | None = None
     """SPDX expression, where the source itself names none."""
     attested_by: str | None = None

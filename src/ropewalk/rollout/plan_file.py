@@ -43,11 +43,16 @@ def load_plan(path: Path) -> Plan:
             next_step="a plan is a TOML file with a run's settings; give the path of one, or --source for a package.",
         ) from error
     if len(data) > limits.PLAN_BYTES_MAX:
-        raise CallerError(f"The plan {path} is larger than {limits.PLAN_BYTES_MAX} bytes.")
+        raise CallerError(
+            f"The plan {path} is larger than {limits.PLAN_BYTES_MAX} bytes.",
+            next_step="a plan is a TOML file with a run's settings; give the path of one.",
+        )
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
-        raise CallerError(f"The plan {path} is not UTF-8 text (byte {error.start}).") from error
+        raise CallerError(
+            f"The plan {path} is not UTF-8 text (byte {error.start}).", next_step="save it as UTF-8."
+        ) from error
     return parse_plan(text, where=str(path))
 
 
@@ -120,6 +125,8 @@ def _hint(name: str, message: str, value: Any) -> str:
     """How to write what was written wrongly."""
     if message.endswith("to a secret"):
         return "give env:NAME or file:PATH, which say where it is; never the secret itself."
+    if message.startswith("Expected `str`") and isinstance(value, dict):
+        return f"in [{name}] every value is text, in quotes."
     if message.startswith("Expected `array`") and isinstance(value, str | int | float):
         return f"write {name.rpartition('.')[2]} = [{json.dumps(value)}]."
     if message.startswith("Invalid enum value"):
@@ -127,7 +134,10 @@ def _hint(name: str, message: str, value: Any) -> str:
         wrong = message.partition("'")[2].rstrip("'")
         near = difflib.get_close_matches(wrong, known, 1, 0.5)
         return f"{f'did you mean {near[0]!r}? ' if near else ''}There are: {', '.join(known)}."
-    return ""
+    default = _value_at(msgspec.to_builtins(Plan()), name)
+    if default is not None:
+        return f"its default is {json.dumps(default)}; leave it out, or write {name.rpartition('.')[2]} = VALUE."
+    return f"leave {name or 'it'} out, or see `docs/reference/settings.md` for what it may be."
 
 
 def _value_at(plain: Any, name: str) -> Any:

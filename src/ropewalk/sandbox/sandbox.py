@@ -53,6 +53,7 @@ class Service(Protocol):
         lease: Lease = Lease.ATTACHED,
         id: str | None = None,
         idle_timeout_s: float = limits.SANDBOX_IDLE_TIMEOUT_S,
+        labels: Mapping[str, str] | None = None,
     ) -> Sandbox:
         """A new sandbox in a saved state; repeated with the same `id`, the same one."""
         ...
@@ -428,14 +429,16 @@ class Snapshot:
         lease: Lease = Lease.ATTACHED,
         id: str | None = None,
         idle_timeout_s: float = limits.SANDBOX_IDLE_TIMEOUT_S,
+        labels: Mapping[str, str] | None = None,
     ) -> Sandbox:
         """One new sandbox in this state.
 
         Args:
             id: makes the call idempotent: repeated with the same one it gives the same sandbox (`new_id("sandbox")`).
-            idle_timeout_s: its own; a state does not hold that of the sandbox it was saved from.
+            idle_timeout_s, labels: its own; a state does not hold those of the sandbox it was saved from, since equal
+                states of several sandboxes are one snapshot.
         """
-        return await self._service.fork(self.id, lease=lease, id=id, idle_timeout_s=idle_timeout_s)
+        return await self._service.fork(self.id, lease=lease, id=id, idle_timeout_s=idle_timeout_s, labels=labels)
 
     @asynccontextmanager
     async def fork(
@@ -444,6 +447,7 @@ class Snapshot:
         *,
         lease: Lease = Lease.ATTACHED,
         idle_timeout_s: float = limits.SANDBOX_IDLE_TIMEOUT_S,
+        labels: Mapping[str, str] | None = None,
     ) -> AsyncIterator[list[Sandbox]]:
         """`count` new sandboxes in this state, made at the same time; all of them or the first one's error.
 
@@ -454,7 +458,7 @@ class Snapshot:
         made: list[Sandbox] = []
 
         async def make() -> None:
-            made.append(await self._service.fork(self.id, lease=lease, idle_timeout_s=idle_timeout_s))
+            made.append(await self._service.fork(self.id, lease=lease, idle_timeout_s=idle_timeout_s, labels=labels))
 
         try:
             try:

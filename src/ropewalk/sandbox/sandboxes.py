@@ -148,6 +148,7 @@ class Sandboxes:
         lease: Lease = Lease.ATTACHED,
         id: str | None = None,
         idle_timeout_s: float = limits.SANDBOX_IDLE_TIMEOUT_S,
+        labels: Mapping[str, str] | None = None,
     ) -> Sandbox:
         """A new sandbox in a saved state, with an identity of its own.
 
@@ -161,9 +162,8 @@ class Sandboxes:
             record = self._load(snapshot_id)
             self.images.check_usable(record.spec.image, record.tenant)
             self.layers.check_usable(record.layers, record.tenant)
-            record = msgspec.structs.replace(
-                record, spec=msgspec.structs.replace(record.spec, idle_timeout_s=idle_timeout_s)
-            )  # fmt: skip
+            own = msgspec.structs.replace(record.spec, idle_timeout_s=idle_timeout_s, labels=dict(labels or {}))
+            record = msgspec.structs.replace(record, spec=own)
             return await self._make(lambda name: self.driver.fork(record, id=name, lease=lease), id)
 
     def check_unchanged(self, image: str, layers: Sequence[str]) -> None:

@@ -16,21 +16,20 @@ from ropewalk.interface.task import FileSet, Task, TaskKind, TaskLimits, TaskOri
 from ropewalk.reward.build import GraderBuild, GraderDraft, build_values_grader
 from ropewalk.reward.grader import Grader
 from ropewalk.reward.spec import GraderLimits
-from ropewalk.tasks.bench import Bench, limit_s, wall_s
+from ropewalk.tasks.bench import Bench, limit_s, settled_limit_s, settled_s, wall_s
 from ropewalk.tasks.bodies import BodyKeys, functions, without_parameters
 from ropewalk.tasks.fingerprints import take_fingerprints
 from ropewalk.tasks.killers import hanging_test, passing, selection
 from ropewalk.tasks.leaks import Scanner, scan_text
 from ropewalk.tasks.prompts import mutant_prompt, release_prompt
+from ropewalk.tasks.pytest_settings import options
 from ropewalk.tasks.records import Reason, Rejection, TaskRecord
 from ropewalk.tasks.surgery import remove_tests, without_bodies
-from ropewalk.tasks.tree import SourceTree, is_module_of_tests
+from ropewalk.tasks.tree import SourceTree
 from ropewalk.tasks.worlds import (
     TEST_COMMAND,
     WORKDIR,
     editable_globs,
-    import_paths,
-    layer_files_of_tests,
     source_files,
 )
 
@@ -139,10 +138,11 @@ class Assembly:
             image=self._bench.world.image, layers=(*self._bench.world.wheels, source), workdir=WORKDIR,
             editable=self._globs(problem),
             oracle=self._keep_oracle(problem), tests=(*held_out, *problem.fresh_tests),
-            import_paths=import_paths(problem.tree), plugins=self._bench.world.plugins,
+            import_paths=self._bench.world.import_paths(problem.tree), plugins=self._bench.world.plugins,
+            ini=options(self._bench.world.settings),
             limits=self._grader_limits(problem, held_out),
         )  # fmt: skip
-        used = _needed(problem.tests, held_out)
+        used = _needed(problem, held_out)
         async with self._bench.slot():
             build = await self._build(draft, {**_pruned(used, held_out), **problem.fresh}, visible)
             if build.refused in ("reference_fails", "not_collected", "not_parsable"):
@@ -163,10 +163,7 @@ class Assembly:
         shown = without_bodies(problem.tests, secret | ({keys.key(test) for test in problem.hidden} - seen))
         source = await self._bench.layer(source_files(problem.tree, problem.before))
         right = await self._bench.layer(source_files(problem.tree, problem.after))
-        paths = import_paths(problem.tree)
-        tests = await self._bench.layer(
-            layer_files_of_tests(shown, import_paths=paths, plugins=self._bench.world.plugins)
-        )
+        tests = await self._bench.layer(self._bench.world.files_of_tests(shown, problem.tree))
         layers, prompt = (*self._bench.world.wheels, source, tests), _prompt(problem)
         await anyio.to_thread.run_sync(self._scan, problem, layers, prompt, secret)
         told = {"NOTES": problem.notes.encode()}
@@ -221,9 +218,9 @@ class Assembly:
         bodies = problem.bodies
         gone = {bodies.key(test) for test in (*judging, *problem.hidden)}
         chosen = list(problem.visible_killers)
-        total = sum(problem.seconds.get(test, 0.1) for test in chosen)
+        total = sum(settled_s(problem.seconds.get(test, 0.1)) for test in chosen)
         for test in problem.both:
-            total += problem.seconds.get(test, 0.1)
+            total += settled_s(problem.seconds.get(test, 0.1))
             if len(chosen) >= VISIBLE_TESTS_MAX or total > VISIBLE_TESTS_S:
                 break
             if test not in judging and bodies.key(test) not in gone:
@@ -250,7 +247,7 @@ class Assembly:
             visible_killers=tuple(sorted(problem.visible_killers)), test_command=TEST_COMMAND,
             editable=self._globs(problem), source=self._keep(problem.before), grader=build.digest,
             oracle=self._keep_oracle(problem), origin=problem.origin, data_class=problem.data_class,
-            limits=TaskLimits(test_timeout_s=round(limit_s(seconds + 1.0), 1)),
+            limits=TaskLimits(test_timeout_s=settled_limit_s(seconds)),
         )  # fmt: skip
 
     def _scan(self, problem: Problem, layers: tuple[str, ...], prompt: str, bodies: set[str]) -> None:
@@ -277,8 +274,8 @@ class Assembly:
         return editable_globs(problem.tree, problem.after_tree)
 
     def _grader_limits(self, problem: Problem, tests: Sequence[str]) -> GraderLimits:
-        seconds = limit_s(sum(problem.seconds.get(test, 0.1) for test in tests) + 1.0)
-        return GraderLimits(cpu_s=round(seconds, 1), wall_s=round(wall_s(seconds), 1))
+        seconds = settled_limit_s(sum(problem.seconds.get(test, 0.1) for test in tests))
+        return GraderLimits(cpu_s=seconds, wall_s=wall_s(seconds))
 
     def _keep(self, files: Mapping[str, bytes], deleted: Sequence[str] = ()) -> str:
         stored = {path: self._bench.blobs.put(content) for path, content in sorted(files.items())}
@@ -302,11 +299,12 @@ def _prompt(problem: Problem) -> str:
     )  # fmt: skip
 
 
-def _needed(tests: Mapping[str, bytes], judging: Sequence[str]) -> dict[str, bytes]:
+def _needed(problem: Problem, judging: Sequence[str]) -> dict[str, bytes]:
     """Test files without modules that the judging tests have nothing to do with."""
+    tests = problem.tests
     modules = {test.partition("::")[0] for test in judging}
     texts = [tests[path] for path in modules if path in tests]
-    helpers = {path: text for path, text in tests.items() if not is_module_of_tests(path)}
+    helpers = {path: text for path, text in tests.items() if not problem.after_tree.is_test_module(path)}
     texts += [text for path, text in helpers.items() if path.endswith(".py")]
 
     def is_used(path: str) -> bool:

@@ -72,7 +72,11 @@ def missing_modules(text: str) -> tuple[str, ...]:
 
 
 def plugin_hint(text: str) -> str:
-    """Which option helps where a fixture is not there; empty where that is not what is wrong."""
+    """Which option helps where a fixture is not there or asynchronous tests are not run; else empty."""
+    if "async def functions are not natively supported" in text:
+        return (
+            "--plugin pytest_asyncio.plugin --pytest-ini asyncio_mode=auto (or anyio's: --pytest-ini anyio_mode=auto)"
+        )
     lost = re.search(r"fixture '(\w+)' not found", text)
     if not lost:
         return ""

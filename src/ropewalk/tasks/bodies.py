@@ -100,7 +100,7 @@ def walk(scope: Scope, prefix: str = "") -> Iterator[tuple[str, Function]]:
 def describe(name: str, node: Function) -> Body:
     """The body of one function; `name` is its dotted name in the module."""
     try:
-        statements = [_without_docstrings(statement) for statement in _body(node)]
+        statements = [_without_docstrings(statement) for statement in body_of(node)]
         text = ast.dump(node.args) + "".join(ast.dump(statement) for statement in statements)
     except (ValueError, RecursionError):  # a number of too many digits, or too deep: like no other
         statements, text = [], f"{name}:{node.lineno}"
@@ -160,7 +160,8 @@ def without_parameters(test_id: str) -> str:
     return path + separator + rest.split("[", 1)[0]
 
 
-def _body(node: Scope) -> list[ast.stmt]:
+def body_of(node: Scope) -> list[ast.stmt]:
+    """Its statements without the docstring."""
     head = node.body[0] if node.body else None
     is_docstring = (
         isinstance(head, ast.Expr) and isinstance(head.value, ast.Constant) and isinstance(head.value.value, str)
@@ -176,7 +177,7 @@ def _without_docstrings(statement: ast.stmt) -> ast.AST:
     copy = parse_module(ast.unparse(statement))
     for node in ast.walk(copy):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            node.body = _body(node) or [ast.Pass()]
+            node.body = body_of(node) or [ast.Pass()]
     return copy
 
 

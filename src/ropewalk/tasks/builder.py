@@ -125,7 +125,7 @@ class _Run:
         self._on_event = on_event
         world = BuildWorld(
             tenant=plan.tenant, image=shop.image.digest, image_layers=shop.image.layers, wheels=shop.wheels,
-            plugins=plan.plugins,
+            plugins=plan.plugins, settings=plan.pytest_ini,
         )  # fmt: skip
         bench = Bench(
             shop.sandboxes, shop.blobs, shop.layers, world, shop.folder, shop.marks, shop.clock, shop.parallel,
@@ -166,13 +166,12 @@ class _Run:
     async def _work(self, steps: list[tuple[int, PairPlan | MutantPlan]]) -> None:
         while steps:
             number, step = steps.pop(0)
-            is_wanted = isinstance(step, MutantPlan) or not self._quota.is_spent
+            is_wanted = isinstance(step, MutantPlan) or not self._quota.is_spent(number)
             if is_wanted or self._journal.load(step) is not None:
                 self._results[number] = await self._step(step, number)
             else:
                 self._done += 1
-            if isinstance(step, PairPlan):
-                self._quota.finish(number, len(self._results[number].tasks) if number in self._results else 0)
+            self._quota.finish(number, len(self._results[number].tasks) if number in self._results else 0)
 
     async def _step(self, step: PairPlan | MutantPlan, number: int) -> SourceYield:
         """One source: from the journal, or built and journaled."""
@@ -228,6 +227,8 @@ class _Run:
             self._tasks += len(result.tasks)
         for sentence in result.left_out:
             self._tell(name, "left_out", sentence)
+        for sentence in result.remarks:
+            self._tell(name, "remark", sentence)
         self._tell(name, stage, f"{len(result.tasks)} tasks, {len(result.rejections)} rejections")
 
     def _tell(self, name: str, stage: str, detail: str) -> None:

@@ -4,6 +4,9 @@
     python -P -s -B case_probe.py replay < job.json > outcomes
     python -P -s -B case_probe.py notes < job.json > notes
 
+A job of the latter two may hold `lines` (as `line_probe` wants them) and `shown` (absolute path → places): then nothing
+is said of what executes another place of these lines.
+
 Only plain data can be recorded and made again: None, booleans, numbers, text, bytes, and lists, tuples, sets and
 dictionaries of them; besides these, functions of `builtins`, `operator` and `math`, by name.
 """
@@ -36,7 +39,11 @@ _NAMED = {
     for name, value in vars(module).items()
     if callable(value) and not name.startswith("_") and name not in ("open", "input", "exec", "eval", "compile", "exit")
 }
+SLOWER = 20
+"""How much more wall time than CPU time a call may take: it may wait, and so may this machine."""
 _started = time.monotonic()
+_hung = [0]
+"""Calls whose time was up."""
 _NAMES = {id(value): name for name, value in _NAMED.items()}
 
 
@@ -143,7 +150,8 @@ def replay(job: dict[str, Any]) -> None:
     """Makes calls and prints what came of each: a JSON list of texts, `null` where nothing can be said."""
     out = _silence()
     sys.path[:0] = job["import_paths"]
-    _print(out, [_within(job, _outcome, *call) for call in job["calls"]])
+    lines = _bounds(job)
+    _print(out, [_within(job, lines, _outcome, *call) for call in job["calls"]])
 
 
 def notes(job: dict[str, Any]) -> None:
@@ -161,7 +169,8 @@ def notes(job: dict[str, Any]) -> None:
     except BaseException:  # the code under test may raise anything
         _print(out, [None] * job["count"])
         return
-    _print(out, [_within(job, _noted, getattr(module, f"case_{number}")) for number in range(job["count"])])
+    lines = _bounds(job)
+    _print(out, [_within(job, lines, _noted, getattr(module, f"case_{number}")) for number in range(job["count"])])
 
 
 def _silence() -> int:
@@ -170,7 +179,8 @@ def _silence() -> int:
     sink = os.open(os.devnull, os.O_WRONLY)
     os.dup2(sink, 1)
     os.dup2(sink, 2)
-    signal.signal(signal.SIGALRM, _time_is_up)
+    for number in (signal.SIGALRM, signal.SIGPROF):
+        signal.signal(number, _time_is_up)
     return out
 
 
@@ -180,16 +190,37 @@ def _print(out: int, value: Any) -> None:
         data = data[os.write(out, data) :]
 
 
-def _within(job: dict[str, Any], function: Any, *arguments: Any) -> str | None:
-    """What a function says within the time for one call; nothing once the time for all calls is used up."""
-    if time.monotonic() > _started + job["budget_s"]:
+def _bounds(job: dict[str, Any]) -> Any:
+    """What notes which lines are executed; nothing where any may be."""
+    if not job.get("lines"):
         return None
-    signal.setitimer(signal.ITIMER_REAL, job["call_timeout_s"])
+    sys.path.insert(0, str(Path(__file__).parent))
+    import line_probe  # type: ignore[import-not-found]
+
+    return line_probe.Lines(line_probe.wanted_lines(job["lines"]))
+
+
+def _within(job: dict[str, Any], lines: Any, function: Any, *arguments: Any) -> str | None:
+    """What a function says within the CPU time for one call; nothing where it executes what it may not.
+
+    Calls end by their number where many hang: how many are answered must not depend on how busy the machine is. Only
+    where all of them are slow does the time for all say so.
+    """
+    if _hung[0] >= job["hangs_max"] or time.monotonic() > _started + job["budget_s"]:
+        return None
+    signal.setitimer(signal.ITIMER_PROF, job["call_timeout_s"])
+    signal.setitimer(signal.ITIMER_REAL, SLOWER * job["call_timeout_s"])
     try:
-        return str(function(*arguments))
+        if lines is None:
+            return str(function(*arguments))
+        with lines.following():
+            text = str(function(*arguments))
+        shown = job["shown"]
+        return text if all(places <= {*shown.get(path, ())} for path, places in lines.seen.items()) else None
     except BaseException:  # the code under test may raise anything
         return None
     finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
@@ -217,6 +248,7 @@ def _written(value: Any) -> str:
 
 
 def _time_is_up(signum: int, frame: Any) -> None:
+    _hung[0] += 1
     raise TimeoutError
 
 

@@ -21,12 +21,14 @@ from typing import Any, Final, Generic, TypeVar
 
 import anyio
 
+from ropewalk.core.records import digest
 from ropewalk.core.syntax import parse_expression
 from ropewalk.reward.ports import GradingSandbox
 from ropewalk.sandbox.contract import SandboxSpec
 from ropewalk.tasks.assembly import Problem
-from ropewalk.tasks.bench import Bench, limit_s, wall_s
+from ropewalk.tasks.bench import LINE_PROBE, Bench, limit_s, wall_s
 from ropewalk.tasks.bodies import toplevel
+from ropewalk.tasks.specified import FairCases
 from ropewalk.tasks.templates import (
     expectation,
     find_templates,
@@ -37,7 +39,7 @@ from ropewalk.tasks.templates import (
 )
 from ropewalk.tasks.tree import SourceTree
 from ropewalk.tasks.variations import vary_arguments
-from ropewalk.tasks.worlds import WORKDIR, import_paths, layer_files_of_tests
+from ropewalk.tasks.worlds import WORKDIR
 
 T = TypeVar("T")
 CASES_MAX: Final = 12
@@ -54,15 +56,26 @@ _CONFIRMED_MAX: Final = 3 * CASES_MAX
 _REPEATS: Final = 2
 """Of the question what is right. The grader's recordings, its shipped form and the control ask again, four times."""
 _CALL_TIMEOUT_S: Final = 0.3
-_BUDGET_S: Final = 4.0
-"""Of all calls of one run: variations can hang."""
+"""CPU time."""
+_HANGS_MAX: Final = 12
+"""Calls of one run that hang before the others are not made: variations can hang."""
+_BUDGET_S: Final = 45.0
+"""Of all calls of one run, where they are slow without hanging."""
 _PROBE: Final = "/tmp/ropewalk-cases/case_probe.py"
+_LINES: Final = "/tmp/ropewalk-cases/line_probe.py"
 _MODULE: Final = "test_ropewalk_fresh.py"
 _SOURCE: Final = Path(__file__).with_name("case_probe.py")
 
 
 async def make_cases(
-    bench: Bench, problem: Problem, wrong: str, right: str, *, functions: Sequence[str], seed: int
+    bench: Bench,
+    problem: Problem,
+    wrong: str,
+    right: str,
+    *,
+    functions: Sequence[str],
+    seed: int,
+    fair: FairCases | None = None,
 ) -> Problem | None:
     """The problem with fresh cases that judge it; None where none could be made.
 
@@ -71,13 +84,15 @@ async def make_cases(
         wrong, right: digests of the layers of the source as it is and as it should become.
         functions: `path::dotted name`, the most specific first: the changed ones, then others on the way to them.
         seed: decides the variations.
+        fair: which cases are left out, since they ask for what nobody is told of.
 
     Raises:
         SandboxGoneError, UnavailableError: our side failed.
     """
-    made = await _from_templates(bench, problem, wrong, right, seed)
+    sources = _Sources(wrong, right, fair.job if fair else {})
+    made = await _from_templates(bench, problem, sources, seed)
     if made.telling < _ENOUGH:
-        calls = await _from_calls(bench, problem, wrong, right, _callable(problem, functions), seed=seed)
+        calls = await _from_calls(bench, problem, sources, _callable(problem, functions), seed=seed)
         made = max(made, calls, key=lambda fresh: fresh.telling)
     if not made.telling:
         return None
@@ -86,6 +101,15 @@ async def make_cases(
     return replace(
         problem, fresh={path: made.text.encode()}, fresh_tests=tuple(f"{path}::{test}" for test in made.tests)
     )
+
+
+@dataclass(frozen=True)
+class _Sources:
+    """Digests of the layers of both sources, and what the right one may not execute (`FairCases.job`)."""
+
+    wrong: str
+    right: str
+    bounds: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -121,7 +145,7 @@ class _Fresh:
     telling: int = 0
 
 
-async def _from_templates(bench: Bench, problem: Problem, wrong: str, right: str, seed: int) -> _Fresh:
+async def _from_templates(bench: Bench, problem: Problem, sources: _Sources, seed: int) -> _Fresh:
     path, templates = find_templates(problem.tests, problem.visible_killers)
     if not templates:
         return _Fresh()
@@ -136,15 +160,13 @@ async def _from_templates(bench: Bench, problem: Problem, wrong: str, right: str
         output = await side.run("notes", job, timeout_s=60.0, hash_seed=hash_seed, files={place: module.encode()})
         return _texts(output, len(cases))
 
-    async with _sides(bench, problem, wrong, right) as sides:
+    async with _sides(bench, problem, sources) as sides:
         told = await _telling(bodies, sides, ask, seed)
     text, tests = judging_module(preamble, told.cases)
     return _Fresh(text, tuple(tests), path, len(told.telling))
 
 
-async def _from_calls(
-    bench: Bench, problem: Problem, wrong: str, right: str, names: Sequence[str], *, seed: int
-) -> _Fresh:
+async def _from_calls(bench: Bench, problem: Problem, sources: _Sources, names: Sequence[str], *, seed: int) -> _Fresh:
     if not names:
         return _Fresh()
 
@@ -152,7 +174,7 @@ async def _from_calls(
         output = await side.run("replay", {"calls": cases}, timeout_s=60.0, hash_seed=hash_seed)
         return _texts(output, len(cases))
 
-    async with _sides(bench, problem, wrong, right) as sides:
+    async with _sides(bench, problem, sources) as sides:
         calls = await _record(bench, problem, sides.right, names)
         tried = list(_variations(calls, problem.tree, seed))[:_TRIED_MAX]
         told = await _telling(tried, sides, ask, seed) if tried else _Told[tuple[str, str, str]]([], [])
@@ -177,7 +199,7 @@ async def _telling(
         return _Told([], [])
     mistaken = await ask(sides.wrong, [case for case, _ in answered], 0)
     pairs = list(zip(answered, mistaken, strict=True))
-    random.Random(seed).shuffle(pairs)
+    pairs.sort(key=lambda pair: digest([seed, repr(pair[0][0])]))  # one more or less does not move the others
     telling = _unlike(pair for pair, said in pairs if said != pair[1])[:_CONFIRMED_MAX]
     equal = _unlike(pair for pair, said in pairs if said == pair[1])[: 3 * EQUAL_MAX] if telling else []
     for hash_seed in range(1, _REPEATS):
@@ -238,15 +260,18 @@ class _Side:
 
     sandbox: GradingSandbox
     import_paths: tuple[str, ...]
+    bounds: Mapping[str, Any]
 
     async def run(
         self, mode: str, job: dict[str, Any], *, timeout_s: float, hash_seed: int, files: Mapping[str, bytes] = {}
     ) -> Any:
         """What the probe says, which is untrusted: any JSON value, None where it says nothing."""
         whole = {
-            **job, "import_paths": self.import_paths, "call_timeout_s": _CALL_TIMEOUT_S, "budget_s": _BUDGET_S,
+            **job, **self.bounds, "import_paths": self.import_paths, "call_timeout_s": _CALL_TIMEOUT_S,
+            "budget_s": _BUDGET_S, "hangs_max": _HANGS_MAX,
         }  # fmt: skip
-        await self.sandbox.write_many({_PROBE: _SOURCE.read_bytes(), **files})
+        programs = {_PROBE: _SOURCE.read_bytes(), _LINES: LINE_PROBE.read_bytes()}
+        await self.sandbox.write_many({**programs, **files})
         result = await self.sandbox.exec(
             ["python3", "-P", "-s", "-B", _PROBE, mode],
             cwd=WORKDIR,
@@ -268,13 +293,13 @@ class _Sides:
 
 
 @asynccontextmanager
-async def _sides(bench: Bench, problem: Problem, wrong: str, right: str) -> AsyncIterator[_Sides]:
+async def _sides(bench: Bench, problem: Problem, sources: _Sources) -> AsyncIterator[_Sides]:
     """Both sources in sandboxes, and a slot to use them."""
-    paths = import_paths(problem.tree)
     world = bench.world
-    tests = await bench.layer(layer_files_of_tests(problem.tests, import_paths=paths, plugins=world.plugins))
+    paths = world.import_paths(problem.tree)
+    tests = await bench.layer(world.files_of_tests(problem.tests, problem.tree))
 
-    async def open_side(stack: AsyncExitStack, source: str) -> _Side:
+    async def open_side(stack: AsyncExitStack, source: str, bounds: Mapping[str, Any]) -> _Side:
         layers = (*world.wheels, source, tests)
         sandbox = await bench.sandboxes.create(
             SandboxSpec(
@@ -283,10 +308,10 @@ async def _sides(bench: Bench, problem: Problem, wrong: str, right: str) -> Asyn
         )
         stack.push_async_callback(_close, sandbox)
         # As the suite has them: a module's own path must be the same there.
-        return _Side(sandbox, tuple(posixpath.normpath(f"{WORKDIR}/{path}") for path in paths))
+        return _Side(sandbox, tuple(posixpath.normpath(f"{WORKDIR}/{path}") for path in paths), bounds)
 
     async with bench.slot(), AsyncExitStack() as stack:
-        yield _Sides(await open_side(stack, wrong), await open_side(stack, right))
+        yield _Sides(await open_side(stack, sources.wrong, {}), await open_side(stack, sources.right, sources.bounds))
 
 
 async def _close(sandbox: GradingSandbox) -> None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from ropewalk.core.outcomes import Termination
 from ropewalk.reward.suite import SuitePlan, SuiteRecord, TestOutcome
 from ropewalk.tasks.baselines import left_out, nothing_passes, release
 from ropewalk.tasks.bench import BASELINE_TIMEOUT_S, Bench, limit_s
+from ropewalk.tasks.changes import ChangedLines, read_places
+from ropewalk.tasks.line_probe import POINT
+from ropewalk.tasks.specified import Reached
 from ropewalk.tasks.surgery import guard_imports
 from ropewalk.tasks.symbols import Symbols
 from ropewalk.tasks.tree import SourceTree
@@ -103,7 +107,7 @@ async def find_killers(bench: Bench, pair: Pair) -> Killers:
     for _ in range(HANGS_MAX + 1):
         limit = limit_s(sum(seconds[name] for name in left) + start_s(right))
         chosen = selection(pair.modules, left, limit)
-        wrong = await bench.run(
+        wrong = await bench.baseline(
             pair.before, pair.source_before, pair.tests, chosen, data_class=pair.data_class
         )  # fmt: skip
         stuck = hanging_test(wrong)
@@ -133,19 +137,27 @@ async def confirm(bench: Bench, pair: Pair, found: Killers) -> Killers:
     """Runs the killers alone once more on both sources and keeps those that behave the same."""
     limit = limit_s(sum(found.seconds[name] for name in found.killers) + 1.0)
     plan = selection(pair.modules, found.killers, limit)
-    wrong = await bench.run(pair.before, pair.source_before, pair.tests, plan, data_class=pair.data_class)
-    right = await bench.run(pair.after, pair.source_after, pair.tests, plan, data_class=pair.data_class)
+    again = partial(bench.baseline, data_class=pair.data_class, repeat=1)
+    wrong = await again(pair.before, pair.source_before, pair.tests, plan)
+    right = await again(pair.after, pair.source_after, pair.tests, plan)
     ended = {name_of(test) for test in wrong.tests if test.outcome != "started"}
     kept = (ended - passing(wrong)) & passing(right)
     return replace(found, killers=tuple(name for name in found.killers if name in kept))
 
 
-async def reach(bench: Bench, pair: Pair, tests: Iterable[str], *, budget_s: float) -> dict[str, tuple[str, ...]]:
-    """Test → functions it calls on the newer source, as `path::dotted name`."""
+async def reach(bench: Bench, pair: Pair, tests: Iterable[str], *, lines: ChangedLines, budget_s: float) -> Reached:
+    """What tests execute on the newer source: functions, and which of these lines. One run."""
     files = tuple(sorted({name.partition("::")[0] for name in tests}))
     plan = SuitePlan(files=files, tests=tuple(tests), timeout_s=budget_s, reach=reach_folders(pair.after))
-    record = await bench.baseline(pair.after, pair.source_after, pair.tests, plan, data_class=pair.data_class)
-    return {name_of(test): tuple(place_of(place) for place in test.reached) for test in record.tests}
+    record = await bench.baseline(
+        pair.after, pair.source_after, pair.tests, plan, data_class=pair.data_class, lines=lines
+    )
+    functions = {name_of(test): tuple(place_of(place) for place in test.reached) for test in record.tests}
+    said = {
+        name_of(test): [emission.value for emission in test.emissions if emission.point == POINT]
+        for test in record.tests
+    }
+    return Reached(functions, {name: read_places(texts, lines) for name, texts in said.items()})
 
 
 def selection(modules: Iterable[str], tests: Iterable[str], timeout_s: float) -> SuitePlan:

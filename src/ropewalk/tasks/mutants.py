@@ -12,7 +12,7 @@ from ropewalk.interface.task import TaskKind, TaskOrigin
 from ropewalk.reward.suite import SuitePlan
 from ropewalk.tasks.assembly import Assembly, Problem
 from ropewalk.tasks.baselines import left_out, nothing_passes, release
-from ropewalk.tasks.bench import BASELINE_TIMEOUT_S, Bench, Tell, limit_s
+from ropewalk.tasks.bench import BASELINE_TIMEOUT_S, Bench, Tell, limit_s, settled_s
 from ropewalk.tasks.bodies import BodyKeys, parse, walk
 from ropewalk.tasks.cases import make_cases
 from ropewalk.tasks.journal import Attempts
@@ -198,7 +198,9 @@ class MutantBuilder:
             return Rejection(name=title, reason=Reason.SURVIVES, detail="the mutation means nothing")
         before[path] = mutated
         function = f"{path}::{edit.function}"
-        selected = sorted(work.by_function[function], key=lambda test: (work.seconds[test], test))[:SELECTED_MAX]
+        selected = sorted(work.by_function[function], key=lambda test: (settled_s(work.seconds[test]), test))[
+            :SELECTED_MAX
+        ]
         source = await self._bench.layer(source_files(work.pair.before, before))
         limit = limit_s(sum(work.seconds[test] for test in selected) + work.start_s)
         suite = selection(work.pair.modules, selected, limit)

@@ -12,7 +12,10 @@ SHOWN_MAX: Final = 3
 MEANINGS: Final[dict[Reason, tuple[str, str]]] = {
     Reason.NO_KILLERS: ("no test fails before and passes after", "name another pair of releases."),
     Reason.HANGS: ("too many tests hang on the older source", "name another pair of releases."),
-    Reason.NO_TESTS: ("there are no tests", "name the tests `test_*.py`, or name a source that ships its tests."),
+    Reason.NO_TESTS: (
+        "there are no tests",
+        "name the tests `test_*.py` (or --pytest-ini python_files=GLOB), or name a source that ships its tests.",
+    ),
     Reason.BASELINE_FAILS: (
         "no test passes on its own source in the sandbox",
         "make them pass on their own source; what they need besides it must be named: --requirements FILE, --plugin "

@@ -88,6 +88,8 @@ class BuildPlan(Record):
     """Pinned wheels that every sandbox gets (`tasks.requirements`)."""
     plugins: tuple[str, ...] = ()
     """Pytest plugins by module name."""
+    pytest_ini: dict[str, str] = {}
+    """Settings of pytest (`tasks.pytest_settings`)."""
     control_only: bool = False
     """Mutants alone, since they were asked for by name or no source has two releases: no catalogue of real tasks, and
     reported as what it is. Everywhere else they are `mutant_share_max` at most."""
@@ -181,6 +183,8 @@ class SourceYield(Record):
     """Tests left out because they hang."""
     left_out: tuple[str, ...] = ()
     """What of the newer release's tests fails on its own source, in sentences (`tasks.baselines`)."""
+    remarks: tuple[str, ...] = ()
+    """What else whoever builds should know, in sentences."""
     seconds: float = 0.0
 
 
@@ -231,7 +235,7 @@ class BuildEvent(Record):
     """Name of the pair or release."""
     stage: str
     """`resolving` (requirements, before all else); `started`, `baseline`, `killers`, `units`, `task`, `rejected`,
-    `left_out`, `finished`, `resumed`; `fewer` of the whole build."""
+    `left_out`, `remark`, `finished`, `resumed`; `fewer` of the whole build."""
     detail: str = ""
     done: int = 0
     """Sources finished so far, of `total`."""

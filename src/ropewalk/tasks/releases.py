@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -10,15 +10,18 @@ from typing import Final
 from ropewalk.interface.task import TaskKind, TaskOrigin
 from ropewalk.security.data_classes import most_restricted
 from ropewalk.tasks.assembly import Assembly, Problem
+from ropewalk.tasks.baselines import release
 from ropewalk.tasks.bench import Bench, Tell
 from ropewalk.tasks.bodies import BodyKeys
 from ropewalk.tasks.cases import make_cases
 from ropewalk.tasks.changelog import mentions, release_notes
+from ropewalk.tasks.changes import ChangedLines, changed_lines
 from ropewalk.tasks.journal import Attempts
 from ropewalk.tasks.killers import Killers, Pair, confirm, find_killers, make_pair, reach
 from ropewalk.tasks.quota import PairPlaces
 from ropewalk.tasks.records import PairPlan, Reason, Rejection, SourceYield, TaskRecord
-from ropewalk.tasks.split import Split, SplitRefused, split_killers
+from ropewalk.tasks.specified import Reached, Specification, words_of
+from ropewalk.tasks.split import SplitRefused, split_killers
 from ropewalk.tasks.tree import NoTestsError, SourceTree
 from ropewalk.tasks.units import Changed, Unit, changed_functions, make_units, short_name
 
@@ -84,22 +87,24 @@ class ReleaseBuilder:
         return SourceYield(
             name=plan.name, kind=plan.kind, distribution=plan.distribution, tests=len(found.seconds),
             killers=len(found.killers), units=len(work.units), tasks=tuple(tasks), rejections=tuple(rejections),
-            dropped=found.dropped, left_out=found.left_out,
+            dropped=found.dropped, left_out=found.left_out, remarks=_remarks(work),
             seconds=round(self._bench.clock.monotonic_s() - started_s, 2),
         )  # fmt: skip
 
     async def _look(self, plan: PairPlan, pair: Pair, found: Killers, tell: Tell) -> _PairWork:
         modules = {killer.partition("::")[0] for killer in found.killers}
         near = [test for test in found.both if test.partition("::")[0] in modules][:_REACH_TESTS_MAX]
-        reached = await reach(self._bench, pair, (*found.killers, *near), budget_s=_REACH_TIMEOUT_S)
-        changed = changed_functions(pair.before.editable_files, pair.after.editable_files)
+        older, newer = pair.before.editable_files, pair.after.editable_files
+        lines = changed_lines(older, newer)
+        reached = await reach(self._bench, pair, (*found.killers, *near), lines=lines, budget_s=_REACH_TIMEOUT_S)
+        changed = changed_functions(older, newer)
         bodies = BodyKeys({path: text for path, text in pair.tests.items() if path.endswith(".py")})
-        units = make_units(found.killers, bodies, reached, changed)
+        units = make_units(found.killers, bodies, reached.functions, changed)
         notes = release_notes(pair.after.files, pair.before.version, pair.after.version)
         tell("units", f"{len(units)} units of {len(found.killers)} killers")
         return _PairWork(
-            plan=plan, pair=pair, found=found, bodies=bodies, reached=reached, changed=changed, notes=notes,
-            units=units,
+            plan=plan, pair=pair, found=found, bodies=bodies, reached=reached, changed=changed, lines=lines,
+            notes=notes, units=units,
         )  # fmt: skip
 
     async def _build_units(
@@ -109,9 +114,8 @@ class ReleaseBuilder:
         rejections: list[Rejection] = []
         places.expect(min(len(work.units), work.plan.tasks_max))
         for unit in work.units:
-            if len(tasks) >= work.plan.tasks_max or places.is_spent:
+            if len(tasks) >= work.plan.tasks_max or not await places.take():
                 break
-            places.take()
             tried = (unit.name, *unit.killers)
             make = partial(self._build_unit, work, unit)
             outcome = await (attempts.once(make, *tried) if attempts else make())
@@ -128,25 +132,23 @@ class ReleaseBuilder:
         name = f"{work.plan.name} {unit.name}"
         keys = {killer: work.bodies.key(killer) for killer in unit.killers}
         symbols = [name for name in dict.fromkeys(map(short_name, unit.symbols)) if not name.startswith("_")]
-        notes = mentions(work.notes, symbols, words=_words(unit.killers))
-        refused = Rejection(name=name, reason=Reason.UNSPECIFIED, detail="held-out tests reach other changes")
-        for seed in (self._seed, self._seed + 1):
-            try:
-                split = split_killers(unit.killers, keys, may_judge=unit.killers, seed=seed)
-            except SplitRefused:
-                break
-            if not _is_specified(split, unit, work, notes):
-                continue
+        notes = mentions(work.notes, symbols, words=words_of(unit.killers))
+        told = Specification(unit, work.reached, work.changed, work.lines, notes)
+        try:
+            split = split_killers(unit.killers, keys, may_judge=unit.killers, seed=self._seed, allows=told.allows)
+        except SplitRefused:
+            detail = next((why for test in unit.killers if (why := told.unknown(_others(test, keys), test))), "")
+            refused = Rejection(name=name, reason=Reason.UNSPECIFIED, detail=detail)
+        else:
             problem = work.problem(unit, split.visible, split.held_out, notes)
-            made = await self._cases(work, unit, problem)
+            made = await self._cases(work, unit, problem, told)
             outcome = await self._assembly.admit(made or problem)
             if isinstance(outcome, TaskRecord) or outcome.reason not in _SPLIT_FAILS:
                 return outcome
             refused = outcome
-            break
         # All killers are seen, and only cases that the oracle makes judge.
         problem = work.problem(unit, unit.killers, (), notes)
-        made = await self._cases(work, unit, problem)
+        made = await self._cases(work, unit, problem, told)
         if made is not None:
             return await self._assembly.admit(made)
         if len(set(keys.values())) > 1:
@@ -156,15 +158,19 @@ class ReleaseBuilder:
             detail="one test body, and no call of the changed functions with plain data that tells them apart",
         )  # fmt: skip
 
-    async def _cases(self, work: _PairWork, unit: Unit, problem: Problem) -> Problem | None:
+    async def _cases(self, work: _PairWork, unit: Unit, problem: Problem, told: Specification) -> Problem | None:
         """The problem with cases besides its held-out tests, so that knowing those tests is not enough."""
         return await make_cases(
             self._bench,
             problem,
             work.pair.source_before,
             work.pair.source_after,
-            functions=(*unit.symbols, *(place for test in unit.killers for place in work.reached.get(test, ()))),
+            functions=(
+                *unit.symbols,
+                *(place for test in unit.killers for place in work.reached.functions.get(test, ())),
+            ),
             seed=self._seed,
+            fair=told.cases(problem.visible_killers),
         )
 
     def _nothing(self, plan: PairPlan, reason: Reason, detail: str, found: Killers | None = None) -> SourceYield:
@@ -184,8 +190,9 @@ class _PairWork:
     pair: Pair
     found: Killers
     bodies: BodyKeys
-    reached: Mapping[str, tuple[str, ...]]
+    reached: Reached
     changed: Changed
+    lines: ChangedLines
     notes: str
     units: tuple[Unit, ...]
 
@@ -194,7 +201,7 @@ class _PairWork:
         about = set(unit.symbols)
         modules = {killer.partition("::")[0] for killer in unit.killers}
         near = [test for test in self.found.both if test.partition("::")[0] in modules]
-        near.sort(key=lambda test: (not about.intersection(self.reached.get(test, ())), test))
+        near.sort(key=lambda test: (not about.intersection(self.reached.functions.get(test, ())), test))
         others = tuple(killer for killer in self.found.killers if killer not in unit.killers)
         return _problem(
             self.plan, self.pair, self.found, name=unit.name, level=unit.level, visible=visible, held_out=held_out,
@@ -218,23 +225,19 @@ def _problem(
     )  # fmt: skip
 
 
-def _is_specified(split: Split, unit: Unit, work: _PairWork, notes: str) -> bool:
-    """Whether what the held-out killers ask for can be known: from visible killers of the same class or function,
-    or from the notes that the prompt quotes."""
-    if unit.level in ("class", "symbol"):
-        return True
-    seen = {symbol for test in split.visible for symbol in work.reached.get(test, ())} & work.changed.after
-    for test in split.held_out:
-        touched = work.changed.after.intersection(work.reached.get(test, ()))
-        if not touched & seen and not any(mentions(notes, [short_name(symbol)]) for symbol in touched):
-            return False
-    return True
+def _remarks(work: _PairWork) -> tuple[str, ...]:
+    if work.notes:
+        return ()
+    return (
+        f"{release(work.pair.after)}: no release notes on what came after {work.plan.before.version} were found "
+        "(CHANGELOG, CHANGES, HISTORY, NEWS, …, at its top or in doc/ or docs/): prompts quote none, and killers whose "
+        "changed statements no visible killer executes are not held out.",
+    )
 
 
-def _words(killers: Sequence[str]) -> set[str]:
-    """Words out of the names of tests, which often say what changed."""
-    names = (killer.partition("[")[0].rpartition("::")[2] for killer in killers)
-    return {word for name in names for word in name.removeprefix("test").split("_") if word}
+def _others(test: str, keys: Mapping[str, str]) -> list[str]:
+    """Killers with other bodies."""
+    return [other for other, key in keys.items() if key != keys[test]]
 
 
 def _reason(found: Killers) -> Reason:

@@ -31,6 +31,8 @@ class LakeTrees:
 
     lake: RawFiles
     tenant: str
+    test_patterns: tuple[str, ...] = ()
+    """Globs of test modules, where they are not pytest's own."""
 
     def __call__(self, release: ReleaseRef) -> SourceTree:
         """The release's tree.
@@ -43,7 +45,9 @@ class LakeTrees:
         with tempfile.TemporaryDirectory(prefix="ropewalk-source-") as folder:
             place = Path(folder, "tree")
             unpack(data, place, name=f"{release.distribution} {release.version}")
-            return read_tree(place, distribution=release.distribution, version=release.version)
+            return read_tree(
+                place, distribution=release.distribution, version=release.version, test_patterns=self.test_patterns
+            )
 
 
 def release_ref(record: RawRecord, commit: str, *, distribution: str = "", version: str = "") -> ReleaseRef:

@@ -7,7 +7,7 @@ seed, so that nobody picks the easy ones, and the same on every machine.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ropewalk.core.errors import CallerError
 from ropewalk.core.records import Record, digest
@@ -24,7 +24,14 @@ class Split(Record):
     held_out: tuple[str, ...]
 
 
-def split_killers(killers: Iterable[str], bodies: Mapping[str, str], *, may_judge: Iterable[str], seed: int) -> Split:
+def split_killers(
+    killers: Iterable[str],
+    bodies: Mapping[str, str],
+    *,
+    may_judge: Iterable[str],
+    seed: int,
+    allows: Callable[[Iterable[str], Iterable[str]], bool] = lambda visible, held_out: True,
+) -> Split:
     """Splits killers so that about half of their bodies are held out, at least one on each side.
 
     Args:
@@ -32,9 +39,11 @@ def split_killers(killers: Iterable[str], bodies: Mapping[str, str], *, may_judg
         bodies: test id → digest of its body; a test without one shares its body with nobody.
         may_judge: killers that a grader can use. A body none of whose tests is among them stays visible.
         seed: decides, together with the killers' names.
+        allows: whether tests may be held out (second) where others are visible (first). A body stays visible where it,
+            or one that is held out already, would no longer be allowed.
 
     Raises:
-        SplitRefused: fewer than two bodies, or none that may judge.
+        SplitRefused: fewer than two bodies, or none that may judge, or none that is allowed to.
     """
     judges = set(may_judge)
     groups = group_by_body(killers, bodies)
@@ -46,9 +55,18 @@ def split_killers(killers: Iterable[str], bodies: Mapping[str, str], *, may_judg
     source = random.Random(f"{seed}:{digest(groups)}")
     source.shuffle(able)
     wanted = max(1, min(len(able), len(groups) // 2))
-    held_out = {test for group in able[:wanted] for test in group}
-    visible = {test for group in groups for test in group} - held_out
-    return Split(visible=tuple(sorted(visible)), held_out=tuple(sorted(held_out)))
+    every = {test for group in groups for test in group}
+    held_out: set[str] = set()
+    taken = 0
+    for group in able:
+        more = held_out | set(group)
+        if taken < wanted and allows(sorted(every - more), sorted(more)):
+            held_out, taken = more, taken + 1
+    if not held_out:
+        raise SplitRefused(
+            f"Each of {_count(groups)} asks for something of its own.", next_step="use another unit of tests."
+        )
+    return Split(visible=tuple(sorted(every - held_out)), held_out=tuple(sorted(held_out)))
 
 
 def group_by_body(tests: Iterable[str], bodies: Mapping[str, str]) -> list[list[str]]:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from ropewalk.core import limits
 from ropewalk.core.errors import CallerError
 from ropewalk.core.records import digest, digest_bytes
+from ropewalk.tasks.pytest_settings import matches
 
 _TEST_FOLDERS = frozenset({"test", "tests", "testsuite"})
 _TEST_FILE = re.compile(r"(test_.*|.*_test|tests?|conftest)\.py")
@@ -45,6 +46,7 @@ class SourceTree:
         files: path relative to the tree's root, with slashes → content.
         source_root: where imports start: "" or "src".
         import_names: top-level packages and modules.
+        test_patterns: globs of test modules, as pytest's `python_files` has them; none: pytest's own.
     """
 
     distribution: str
@@ -52,6 +54,7 @@ class SourceTree:
     files: Mapping[str, bytes]
     source_root: str
     import_names: tuple[str, ...]
+    test_patterns: tuple[str, ...] = ()
 
     @property
     def digest(self) -> str:
@@ -72,7 +75,7 @@ class SourceTree:
     @property
     def test_files(self) -> dict[str, bytes]:
         """Test modules and what lies beside them: `conftest.py`, helpers, data."""
-        return {path: content for path, content in self.files.items() if is_test_path(path) and self._is_kept(path)}
+        return {path: content for path, content in self.files.items() if self.is_test(path) and self._is_kept(path)}
 
     @property
     def test_modules(self) -> tuple[str, ...]:
@@ -81,16 +84,29 @@ class SourceTree:
         Raises:
             NoTestsError: there is none.
         """
-        modules = sorted(path for path in self.test_files if is_module_of_tests(path))
+        modules = sorted(path for path in self.test_files if self.is_test_module(path))
         if not modules:
             raise NoTestsError(
-                f"{self.distribution} {self.version} holds no tests (no `test_*.py` in its tree).",
-                next_step="name a release whose source distribution ships its tests, or a source directory.",
+                f"{self.distribution} {self.version} holds no tests (no `{self.test_patterns[0]}` in its tree)."
+                if self.test_patterns
+                else f"{self.distribution} {self.version} holds no tests (no `test_*.py` in its tree).",
+                next_step="name a release whose source distribution ships its tests, or a source directory; where test "
+                "modules are called otherwise, --pytest-ini python_files=GLOB.",
             )
         return tuple(modules)
 
+    def is_test(self, path: str) -> bool:
+        """Whether a file belongs to the tests rather than to the package."""
+        return is_test_path(path) or matches(path, _telling(self.test_patterns))
+
+    def is_test_module(self, path: str) -> bool:
+        """Whether pytest would collect tests from this file."""
+        if not self.test_patterns:
+            return bool(_TEST_MODULE.fullmatch(PurePosixPath(path).name))
+        return path.endswith(".py") and self.is_test(path) and matches(path, self.test_patterns)
+
     def _in_package(self, path: str) -> bool:
-        if is_test_path(path) or not self._is_kept(path):
+        if self.is_test(path) or not self._is_kept(path):
             return False
         inner = path.removeprefix(f"{self.source_root}/") if self.source_root else path
         if self.source_root and inner == path:
@@ -108,17 +124,20 @@ def is_test_path(path: str) -> bool:
     return any(part in _TEST_FOLDERS for part in pure.parts[:-1]) or bool(_TEST_FILE.fullmatch(pure.name))
 
 
-def is_module_of_tests(path: str) -> bool:
-    """Whether pytest would collect tests from this file."""
-    return bool(_TEST_MODULE.fullmatch(PurePosixPath(path).name))
+def _telling(patterns: Iterable[str]) -> list[str]:
+    """Globs that tell tests from the package wherever they lie: not one that fits every module (`*.py`)."""
+    return [pattern for pattern in patterns if not matches("__init__.py", [pattern.rpartition("/")[2]])]
 
 
-def read_tree(folder: Path, *, distribution: str = "", version: str = "") -> SourceTree:
+def read_tree(
+    folder: Path, *, distribution: str = "", version: str = "", test_patterns: tuple[str, ...] = ()
+) -> SourceTree:
     """The tree in a directory; links are not followed, caches and version control are left out.
 
     Args:
         folder: the directory, or one that holds nothing but it (as archives unpack).
         distribution, version: where not given, they come from the tree's metadata, else from the folder's name.
+        test_patterns: globs of test modules, where they are not pytest's own.
 
     Raises:
         CallerError: no such directory, too many or too large files, or nothing in it can be imported.
@@ -127,10 +146,13 @@ def read_tree(folder: Path, *, distribution: str = "", version: str = "") -> Sou
         raise CallerError(f"{folder} is not a directory.", next_step="name the directory that holds the package.")
     files = _read_files(_descend(folder))
     name, found_version = _metadata(files)
-    return make_tree(files, distribution=distribution or name or folder.name, version=version or found_version or "0")
+    named = distribution or name or folder.name
+    return make_tree(files, distribution=named, version=version or found_version or "0", test_patterns=test_patterns)
 
 
-def make_tree(files: Mapping[str, bytes], *, distribution: str, version: str) -> SourceTree:
+def make_tree(
+    files: Mapping[str, bytes], *, distribution: str, version: str, test_patterns: tuple[str, ...] = ()
+) -> SourceTree:
     """A tree out of its files.
 
     Raises:
@@ -144,7 +166,7 @@ def make_tree(files: Mapping[str, bytes], *, distribution: str, version: str) ->
             next_step="name the directory that holds `pyproject.toml` and the package (or `src/`).",
         )
     normal = re.sub(r"[-_.]+", "-", distribution).lower()
-    return SourceTree(normal, version, dict(sorted(files.items())), source_root, names)
+    return SourceTree(normal, version, dict(sorted(files.items())), source_root, names, test_patterns)
 
 
 def _descend(folder: Path) -> Path:

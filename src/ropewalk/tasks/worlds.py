@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
+from types import MappingProxyType
 from typing import Final
 
+from ropewalk.tasks.pytest_settings import extra_paths, ini_file
 from ropewalk.tasks.tree import SourceTree, is_test_path
 
 WORKDIR: Final = "/work"
@@ -35,24 +37,26 @@ def source_files(tree: SourceTree, editable: Mapping[str, bytes] | None = None) 
 
 
 def layer_files_of_tests(
-    tests: Mapping[str, bytes], *, import_paths: Iterable[str], plugins: Iterable[str]
+    tests: Mapping[str, bytes],
+    *,
+    import_paths: Iterable[str],
+    plugins: Iterable[str],
+    settings: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, bytes]:
     """Test files and the pytest configuration as files of a layer.
 
-    The package's own configuration is not used: it names plugins and coverage tools that are not there.
+    The package's own configuration is not used: it names plugins and coverage tools that are not there. `settings` are
+    those of it that are given (`pytest_settings`).
     """
-    arguments = " ".join(f"-p {name}" for name in plugins)
-    lines = ["[pytest]", f"pythonpath = {' '.join(import_paths)}"]
-    if arguments:
-        lines.append(f"addopts = {arguments}")
     files = {path: content for path, content in tests.items() if path not in _FOREIGN}
-    files[_CONFIGURATION] = ("\n".join(lines) + "\n").encode()
+    files[_CONFIGURATION] = ini_file(settings, paths=import_paths, plugins=plugins)
     return {_inside(path): content for path, content in files.items()}
 
 
-def import_paths(tree: SourceTree) -> tuple[str, ...]:
-    """Folders, relative to the workdir, where imports start."""
-    return (tree.source_root, ".") if tree.source_root else (".",)
+def import_paths(tree: SourceTree, settings: Mapping[str, str] = MappingProxyType({})) -> tuple[str, ...]:
+    """Folders, relative to the workdir, where imports start; those that pytest's settings name come last."""
+    own = (tree.source_root, ".") if tree.source_root else (".",)
+    return tuple(dict.fromkeys((*own, *extra_paths(settings))))
 
 
 def editable_globs(*trees: SourceTree) -> tuple[str, ...]:

@@ -364,6 +364,10 @@ class SandboxConformance:
         assert len(ids) == 1
         async with await snapshot.fork_one(idle_timeout_s=300.0) as child:
             assert (child.record.spec.idle_timeout_s, child.record.spec.labels) == (300.0, {})
+        async with await snapshot.fork_one(labels={"job": "17"}) as child:
+            assert child.record.spec.labels == {"job": "17"}
+        async with snapshot.fork(2, labels={"job": "18"}) as children:
+            assert [each.record.spec.labels for each in children] == [{"job": "18"}] * 2
 
     async def test_an_id_of_a_dead_sandbox_is_not_answered_for(self, world: SandboxWorld) -> None:
         id, spec, other = new_id("sandbox"), world.spec(lease=Lease.DETACHED, idle_timeout_s=0.2), world.again()

@@ -91,7 +91,8 @@ def test_the_state_after_a_dropped_edit_is_called_what_it_is(capsys: pytest.Capt
     _welcome(record, task, 2, "rebuilt")
     assert "step 2 tried an edit in a fork and dropped it: this is the state before it" in capsys.readouterr().err
     _welcome(record, task, 1, "rebuilt")
-    assert "dropped" not in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "dropped" not in said and "visible tests: pytest a\n" in said, "a whole command, also of sixty tests"
 
 
 async def test_a_state_is_held_while_it_is_looked_at_and_no_longer(place: Place) -> None:

@@ -10,8 +10,9 @@ import pytest
 from ropewalk.cli import output
 from ropewalk.cli.board import Board
 from ropewalk.cli.output import print_table
-from ropewalk.cli.run_view import RunWatch, print_summary
+from ropewalk.cli.run_view import RunWatch, print_findings, print_summary
 from ropewalk.rollout import events
+from ropewalk.rollout.findings import Finding, FindingKind, Severity
 from ropewalk.rollout.summary import distinct
 from tests.unit.app.samples import summary
 
@@ -120,3 +121,16 @@ def test_long_names_fold_on_a_terminal_and_are_whole_elsewhere(
     monkeypatch.setattr(output, "console", terminal)
     print_summary(made)
     assert long not in capsys.readouterr().out
+
+
+def test_all_that_a_finding_speaks_of_can_be_seen(capsys: pytest.CaptureFixture[str]) -> None:
+    ids = [f"episode:{number:03}" for number in range(30)]
+    finding = Finding(
+        kind=FindingKind.TRUNCATED, severity=Severity.NOTE, title="Cut.", next_step="", subjects=tuple(ids)
+    )
+    print_findings([finding], everything="ropewalk diagnose R --full")
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.endswith(f"in: {', '.join(ids[:4])} and 26 more (ropewalk diagnose R --full)")
+    print_findings([finding], full=True)
+    said = capsys.readouterr().out
+    assert [id for id in ids if id not in said] == [] and "more" not in said

@@ -138,7 +138,7 @@ async def test_no_sandbox_of_a_suite_is_made_without_its_room(tmp_path: Path) ->
             return Box()
 
     class Runner:
-        async def run(self, box: object, plan: object) -> SuiteRecord:
+        async def run(self, box: object, plan: object, **_: object) -> SuiteRecord:
             return suite(GOOD)
 
     nothing: Any = None

@@ -7,15 +7,30 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.marks import MemoryMarks
 from tests.unit.tasks.test_baselines import GOOD, WRONG, suite, tree
 
 from ropewalk.core.records import canonical_bytes
 from ropewalk.reward.suite import SuitePlan, SuiteRecord
-from ropewalk.tasks.bench import Bench, BuildWorld
+from ropewalk.tasks.bench import Bench, BuildWorld, settled_limit_s, settled_s
 
 MARKS = MemoryMarks()
 PLAN = SuitePlan(workdir="/work", files=("tests/test_a.py",), tests=(), import_paths=(".",), timeout_s=1.0)
+
+
+@given(st.floats(0, 60))
+def test_limits_leave_room_and_are_few(seconds: float) -> None:
+    limit = settled_limit_s(seconds)
+    assert limit >= 4 * seconds and limit in (6.0, 24.0, 96.0, 384.0)
+    assert limit == 6.0 or limit < 16 * (seconds + 0.5)
+    assert settled_s(seconds) >= min(seconds, 0.05) and settled_s(seconds) < max(0.06, 4 * seconds + 0.01)
+
+
+def test_one_measurement_more_or_less_changes_no_limit() -> None:
+    assert {settled_limit_s(seconds) for seconds in (0.003, 0.1, 0.4, 0.9)} == {6.0}
+    assert {settled_s(seconds) for seconds in (0.0001, 0.01, 0.04)} == {0.05}
 
 
 class Counting(Bench):

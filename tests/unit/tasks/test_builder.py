@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import msgspec
 import pytest
 from tests.marks import MemoryMarks
@@ -70,9 +71,8 @@ class Fake:
             raise UnavailableError("the machine is full")
         tasks = []
         for number in range(self.gives.get(plan.name, 0)):
-            if places.is_spent:
+            if not await places.take():
                 break
-            places.take()
             places.settle(admitted=True)
             tasks.append(record(f"{plan.name} {number}"))
             tell("task", f"{plan.name} {number}")
@@ -169,7 +169,7 @@ async def test_no_more_mutants_are_made_than_release_tasks_can_allow(units: int,
         await anyio.wait_all_tasks_blocked()
         assert found == [mutants]
         for number in range(units):
-            pair.take()
+            assert await pair.take()
             pair.settle(admitted=number < admitted)
         quota.finish(0, admitted)
     assert mutants_beside(admitted, 0.25) <= mutants
@@ -184,6 +184,49 @@ async def test_release_tasks_that_are_there_let_mutants_begin_and_a_pair_without
     places.settle(admitted=True)
     quota.finish(1, 0)
     assert not await places.take()
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2], [2, 1, 0], [1, 2, 0]])
+async def test_places_go_to_sources_in_the_plan_s_order_whichever_is_faster(order: list[int]) -> None:
+    """Units of three pairs that give 2 of 3, 1 of 4 and 3 of 3: five places, so the last pair has two."""
+    gives = [[True, False, True], [False, False, True, False], [True, True, True]]
+    mutants = (MutantPlan(release=ref("2"), count=1), MutantPlan(release=ref("3"), count=4))
+    plan = BuildPlan(pairs=PAIRS, mutants=mutants, tenant="t", tasks_max=5, mutant_share_max=0.4)
+    quota = Quota(plan)
+    taken: dict[int, int] = {}
+
+    async def pair(number: int) -> None:
+        places, count = quota.pair(number), 0
+        places.expect(len(gives[number]))
+        for admitted in gives[number]:
+            if not await places.take():
+                break
+            await pause()
+            places.settle(admitted=admitted)
+            count += admitted
+        taken[number] = count
+        quota.finish(number, count)
+
+    async def release(number: int) -> None:
+        places, count = quota.mutants(number), 0
+        while count < mutants[number - 3].count and await places.take():
+            await pause()
+            places.settle(admitted=True)
+            count += 1
+        taken[number] = count
+        quota.finish(number, count)
+
+    async def pause() -> None:
+        for _ in range(3):
+            await anyio.lowlevel.checkpoint()
+
+    async with anyio.create_task_group() as group:
+        for number in (4, 3):
+            group.start_soon(release, number)
+        for number in order:
+            group.start_soon(pair, number)
+            await anyio.wait_all_tasks_blocked()
+    assert taken == {0: 2, 1: 1, 2: 2, 3: 1, 4: 2}
 
 
 async def test_the_share_of_mutants_is_the_plan_s(fake: Fake, tmp_path: Path) -> None:
@@ -223,8 +266,24 @@ async def test_what_was_tried_in_a_source_is_kept_before_the_source_is_through(t
 
     assert [await attempts.once(make, "pkg.py", "3") for _ in range(2)] == [outcomes[1]] * 2 and made == [1]
     again.store(step, SourceYield(name=step.name, kind=TaskKind.MUTANT, distribution="pkg"))
-    assert await attempts.load("pkg.py", "0") is None, "the source's own result holds them all"
-    assert len(list(tmp_path.rglob("*.json"))) == 1
+
+    # A plan of more tasks finds what was tried, and not what the whole source gave.
+    more = msgspec.structs.replace(step, count=9, attempts_max=100)
+    wider = BuildJournal(
+        tmp_path, msgspec.structs.replace(plan, mutants=(more,), tasks_max=7), image="1" * 64, marks=MARKS
+    )
+    assert [await Attempts(wider, more).load("pkg.py", str(number)) for number in range(2)] == outcomes
+    assert (again.load(step), wider.load(more), wider.load(step)) == (again.load(step), None, None)
+    assert again.load(step) is not None
+
+    # Another seed, another release, another image: nothing is the same.
+    for other, image, its in (
+        (msgspec.structs.replace(plan, seed=1), "1" * 64, step),
+        (plan, "2" * 64, step),
+        (plan, "1" * 64, msgspec.structs.replace(step, release=ref("2"))),
+    ):
+        elsewhere = BuildJournal(tmp_path, other, image=image, marks=MARKS)
+        assert await Attempts(elsewhere, its).load("pkg.py", "0") is None
 
 
 async def test_mutants_alone_are_for_a_user_s_own_package(fake: Fake, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -100,16 +101,56 @@ def test_replayed_calls_say_what_came_of_them(folder: Path) -> None:
         ("pkg", "odd", "((1,), {})"),
         ("pkg", "gone", "((), {})"),
     ]
-    job = {"calls": calls, "import_paths": [str(folder)], "call_timeout_s": 0.2, "budget_s": 20.0}
+    job = {"calls": calls, "import_paths": [str(folder)], "call_timeout_s": 0.2, "hangs_max": 9, "budget_s": 20.0}
     assert run("replay", job, folder) == ["iterator [[1, 2], [3]]", "value 3", "value 2", None, None, None, None]
 
 
+def test_nothing_is_said_of_what_executes_what_nobody_is_told_of(folder: Path) -> None:
+    source = "def size(n):\n    if n > 9:\n        return 'many'\n    return 'few' if n else 'none'\n"
+    (folder / "wide.py").write_text(source)
+    place = str(folder / "wide.py")
+    (folder / "test_fresh.py").write_text(
+        "import wide\ndef case_0(): return wide.size(10)\ndef case_1(): return wide.size(5)\n"
+    )
+    bounds = {"call_timeout_s": 5.0, "hangs_max": 9, "budget_s": 20.0, "import_paths": [str(folder)]}
+    job: dict[str, object] = {**bounds, "calls": [("wide", "size", f"(({n},), {{}})") for n in (10, 5, 0)]}
+    assert run("replay", job, folder) == ["value 'many'", "value 'few'", "value 'none'"]
+
+    lines = {place: {"2": False, "3": False, "4": True}}
+    columns = [column for _, _, column, _ in _size_of(source).__code__.co_positions()]
+    few = sorted({f"4:{column}" for column in columns} - {f"4:{source.splitlines()[3].index(repr('none'))}"})
+    notes = {**bounds, "path": str(folder / "test_fresh.py"), "count": 2}
+    for shown, replayed, noted in [
+        ({}, [None, None, None], [None, None]),
+        ({place: ["2", "3"]}, ["value 'many'", None, None], ["'many'", None]),
+        ({place: ["2", "4", *few]}, [None, "value 'few'", None], [None, "'few'"]),
+    ]:
+        assert run("replay", {**job, "lines": lines, "shown": shown}, folder) == replayed
+        assert run("notes", {**notes, "lines": lines, "shown": shown}, folder) == noted
+
+
+def _size_of(source: str) -> Any:
+    names: dict[str, Any] = {}
+    exec(source, names)
+    return names["size"]
+
+
 def test_calls_that_hang_do_not_take_all_day(folder: Path) -> None:
-    calls = [("pkg", "slow", f"(({number},), {{}})") for number in range(40)] + [("pkg", "total", "(([1],), {})")]
-    job = {"calls": calls, "import_paths": [str(folder)], "call_timeout_s": 0.2, "budget_s": 0.5}
+    hanging = [("pkg", "slow", f"(({number},), {{}})") for number in range(40)]
+    calls = [("pkg", "total", "(([2],), {})"), *hanging, ("pkg", "total", "(([1],), {})")]
+    job = {"calls": calls, "import_paths": [str(folder)], "call_timeout_s": 0.2, "hangs_max": 3, "budget_s": 60.0}
     started_s = time.monotonic()
-    assert run("replay", job, folder) == [None] * 41
+    assert run("replay", job, folder) == ["value 2", *[None] * 41]
     assert time.monotonic() - started_s < 6
+
+
+def test_how_many_calls_are_answered_is_a_matter_of_their_number_and_not_of_time(folder: Path) -> None:
+    calls = [("pkg", name, "(([1],), {})") for name in ("slow", "total", "slow", "total", "slow", "total")]
+    for at_once in (1, 2):
+        job = {"calls": calls, "import_paths": [str(folder)], "call_timeout_s": 0.1, "hangs_max": 3, "budget_s": 60.0}
+        with ThreadPoolExecutor() as threads:  # beside others, a call has as much CPU time as alone
+            said = list(threads.map(lambda job: run("replay", job, folder), [job] * at_once * 2))
+        assert said == [[None, "value 1", None, "value 1", None, None]] * at_once * 2
 
 
 @given(st.lists(PLAIN, max_size=3), st.integers(0, 10))

@@ -176,6 +176,7 @@ def test_notes_and_the_tests_made_of_them_agree(tmp_path: Path) -> None:
         "count": len(bodies) + 2,
         "import_paths": [str(tmp_path)],
         "call_timeout_s": 0.2,
+        "hangs_max": 9,
         "budget_s": 20.0,
     }
     probe = Path(cases.__file__).with_name("case_probe.py")

@@ -19,8 +19,6 @@ _DECIMAL_MAX = 10**4000
 """Python refuses to write longer numbers in decimal."""
 _LISTS = ("l", "t", "q", "S", "sl")
 _NUMBERS = ("i", "f", "j", "D", "Q")
-_WRITTEN_MAX = 200
-_WRITTEN_CHARACTERS_MAX = 2_000
 _BETWEEN = "\x1e"
 
 
@@ -98,30 +96,6 @@ def in_order(items: list[Any]) -> list[Any]:
     if all(isinstance(item, str) for item in items):
         return sorted(items)
     return sorted(items, key=lambda item: json.dumps(item, sort_keys=True))
-
-
-def written(value: Any) -> str:
-    """A value as Python writes it; empty where it does not say how, or at great length."""
-    if value is None or isinstance(value, (bool, int, str)):
-        return repr(value)
-    tag = value[0] if isinstance(value, list) and value else ""
-    if tag in ("i", "f"):
-        return repr(number_of(value))
-    if tag == "D":
-        return f"Decimal({value[1]!r})"
-    if tag == "b":
-        return repr(bytes.fromhex(value[1]))
-    if tag not in ("l", "t", "d") or len(value[1]) > _WRITTEN_MAX:
-        return ""
-    if tag == "d":
-        inner = [f"{written(key)}: {written(held)}" for key, held in value[1]]
-    else:
-        inner = list(map(written, value[1]))
-    if not all(inner) or sum(map(len, inner)) > _WRITTEN_CHARACTERS_MAX:
-        return ""
-    comma = "," if tag == "t" and len(inner) == 1 else ""
-    before, after = {"l": ("[", "]"), "t": ("(", ")"), "d": ("{", "}")}[tag]
-    return f"{before}{', '.join(inner)}{comma}{after}"
 
 
 def _outline_number(number: Any) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 
 from ropewalk.reward.values.encode import encode
 from ropewalk.reward.values.made import UNKNOWN_CALL, MadeIndex
+from ropewalk.reward.values.notation import notation
 from ropewalk.reward.values.outlines import (
     SEPARATOR,
     in_order,
@@ -25,7 +26,6 @@ from ropewalk.reward.values.outlines import (
     parts_of,
     plain_number,
     text_of,
-    written,
 )
 
 _LETTERS_MAX = 2_000
@@ -189,8 +189,9 @@ def _steps(value: Any) -> tuple[list[Any], list[list[str]]]:
         return _steps_of_text(value)
     tag = value[0] if isinstance(value, list) and value else ""
     scalars, sequences = _steps_of_container(value, tag)
-    text = written(value)
-    return [*scalars, text, text.replace("'", '"')] if text else scalars, sequences
+    if tag in ("l", "t", "d") and len(value[1]) <= _SHORT_MAX and len(text := notation(value)) <= _LETTERS_MAX:
+        scalars = [*scalars, text, text.replace("'", '"')]
+    return scalars, sequences
 
 
 def _steps_of_container(value: Any, tag: str) -> tuple[list[Any], list[list[str]]]:
