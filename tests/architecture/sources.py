@@ -11,22 +11,9 @@ PROJECT = Path(__file__).resolve().parents[2]
 PACKAGE = PROJECT / "src" / "ropewalk"
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if "__pycache__" not in path.parts)
 
-INSIDE = tuple(
-    m
-    for m in MODULES
-    if m.name
-    in (
-        "spawner.py",
-        "probe.py",
-        "case_probe.py",
-        "inside.py",
-        "look.py",
-        "followed.py",
-        "opened.py",
-        "quick.py",
-        "line_probe.py",
-    )
-)
+_PROBES = ("spawner.py", "probe.py", "case_probe.py", "line_probe.py", "inside.py")
+_PARTS_OF_PROBES = ("look.py", "followed.py", "opened.py", "quick.py")
+INSIDE = tuple(m for m in MODULES if m.name in (*_PROBES, *_PARTS_OF_PROBES))
 """Programs of their own that start inside a sandbox or beside one: they import late, since each start counts."""
 
 
