@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import anyio.to_thread
 import msgspec
@@ -16,11 +16,11 @@ from ropewalk.core.records import Record, canonical_bytes
 from ropewalk.interface.task import FileSet
 from ropewalk.reward.bundle import write_files
 from ropewalk.reward.ports import GradingSandbox, GradingSandboxes
+from ropewalk.reward.secrecy import Asked, weigh, with_calls, within_reach
 from ropewalk.reward.spec import GraderLimits, GraderSpec
 from ropewalk.reward.suite import Emission, SuitePlan, SuiteRecord, SuiteRunner, TestOutcome, probe_files
 from ropewalk.reward.values.assertions import Kind
 from ropewalk.reward.values.codec import is_plain, same
-from ropewalk.reward.values.entropy import GUESS_BITS_MIN, Telling, guess_bits, why_worth_little
 from ropewalk.reward.values.expected import (
     ExpectedRecord,
     ExpectedTest,
@@ -33,9 +33,7 @@ from ropewalk.reward.values.expected import (
 from ropewalk.reward.values.instrument import Instrumented, instrument
 from ropewalk.reward.values.lenient import lenient
 from ropewalk.reward.values.literals import seen_in_files
-from ropewalk.reward.values.made import UNKNOWN_CALL, MadeIndex
-from ropewalk.reward.values.notation import notation
-from ropewalk.reward.values.visible import Visible, seen_among
+from ropewalk.reward.values.visible import Visible
 from ropewalk.reward.values.watched import watched
 from ropewalk.sandbox.contract import SandboxSpec
 from ropewalk.store.contract import Blobs
@@ -45,8 +43,6 @@ RECORDINGS: Final = 2
 """Runs of the recording form on the reference; the shipped form runs there once more. Each has another hash seed, and
 what differs between them does not vote."""
 _ROUNDS_MAX = 4
-_EXPLAINED = 3
-_SHOWN_CHARACTERS = 40
 _LOOK_SLOWER = 4.0
 """How much more time a run may take in which everything is looked at."""
 _LOOK_BYTES_MAX = 32 * limits.MIB
@@ -93,16 +89,6 @@ class GraderBuild(Record):
     """Values that vote."""
     killer_points: int = 0
     guess_bits: float = 0.0
-
-
-class _Asked(NamedTuple):
-    """A value that tells the broken source from the reference."""
-
-    key: str
-    """The test that asks for it."""
-    value: ExpectedValue
-    call: int = UNKNOWN_CALL
-    """Of the source, that it comes from."""
 
 
 class _Refused(Exception):
@@ -175,46 +161,23 @@ class _Build:
             killers, values = await self._kill(broken, expected, keys)
             files = [*visible_files.items(), *self._test_files(shipped=True).items(), *lying.items()]
             in_files = await anyio.to_thread.run_sync(seen_in_files, files)
-            await self._check_guess_bits(values, in_files)
+            await self._weigh(values, in_files)
             seen = await self._look(broken, keys)
-        visible = in_files | await anyio.to_thread.run_sync(_within_reach, seen)
-        bits = await self._check_guess_bits(_with_calls(values, seen), visible)
+        visible = in_files | await anyio.to_thread.run_sync(within_reach, seen)
+        bits = await self._weigh(with_calls(values, seen), visible)
         names = {test.key: test.node_id for test in recordings[0].tests}
         return await self._store(expected, bits, [names[key] for key in killers], names, len(values))
 
-    async def _check_guess_bits(self, values: list[_Asked], visible: Visible) -> float:
+    async def _weigh(self, values: list[Asked], visible: Visible) -> float:
         """What a forger must guess, in bits.
 
         Raises:
             _Refused: too little.
         """
-        computable = self._computable()
-        telling = [_telling(asked) for asked in values if asked.value.point not in computable]
-        bits = await anyio.to_thread.run_sync(guess_bits, telling, visible)
-        if bits >= GUESS_BITS_MIN:
-            return bits
-        unopened = ", ".join(sorted(visible.unopened)[:3])
-        why = f"; within reach, and not to be looked into: {unopened}" if unopened else ""
-        if not why:
-            little = await anyio.to_thread.run_sync(self._why_little, values[:_EXPLAINED], visible)
-            why = f"; {'; '.join(little)}"
-        told = f"{len(values)} telling values are worth {bits:.0f} bits of {GUESS_BITS_MIN:.0f}"
-        raise _Refused("low_entropy", f"{told}{why}")
-
-    def _why_little(self, values: list[_Asked], visible: Visible) -> list[str]:
-        """Values that tell right from wrong, and why each is worth nothing."""
-        computable, told = self._computable(), []
-        for asked in values:
-            value = asked.value
-            if value.point in computable:
-                why = "the test itself says how it is computed"
-            else:
-                why = why_worth_little(_telling(asked), visible)
-            shown = notation(json.loads(value.value))
-            if len(shown) > _SHOWN_CHARACTERS:
-                shown = f"{shown[: _SHOWN_CHARACTERS - 1]}…"
-            told.append(f"{shown} at {value.point.partition('.')[2]}: {why}")
-        return told
+        bits, why = await anyio.to_thread.run_sync(weigh, values, visible, self._computable())
+        if why:
+            raise _Refused("low_entropy", why)
+        return bits
 
     def _computable(self) -> frozenset[str]:
         return frozenset().union(*(module.computable for module in self._modules.values()))
@@ -359,7 +322,7 @@ class _Build:
 
     async def _kill(
         self, box: GradingSandbox, expected: ExpectedRecord, keys: tuple[str, ...]
-    ) -> tuple[list[str], list[_Asked]]:
+    ) -> tuple[list[str], list[Asked]]:
         """Tests that tell the broken source from the reference, and the values that do.
 
         The tests go on after exceptions, so that each value is asked for and those that the broken source gets right
@@ -372,7 +335,7 @@ class _Build:
         killers = [key for key in keys if telling[key]]
         if not killers:
             raise _Refused("no_voting_killer", "no value that votes differs on the broken source")
-        return killers, [_Asked(key, value) for key in killers for value in telling[key]]
+        return killers, [Asked(key, value) for key in killers for value in telling[key]]
 
     async def _look(self, box: GradingSandbox, keys: tuple[str, ...]) -> SuiteRecord:
         """What lies within reach while the broken source is asked: not the reference, where results of right code lie
@@ -465,30 +428,6 @@ def _shown(path: str, text: bytes) -> bytes:
         raise _Refused("low_entropy", f"{path} nests too deeply to see what it computes") from error
     except (SyntaxError, UnicodeDecodeError):
         return text
-
-
-def _telling(asked: _Asked) -> Telling:
-    value = asked.value
-    return Telling(value.kind, json.loads(value.value), value.tolerance, asked.call)
-
-
-def _with_calls(values: list[_Asked], record: SuiteRecord) -> list[_Asked]:
-    """The same values, each with the call that it came from while everything was looked at."""
-    calls = {
-        (test.key, emission.point, emission.occurrence): emission.call
-        for test in record.tests
-        for emission in test.emissions
-    }
-    return [
-        asked._replace(call=calls.get((asked.key, asked.value.point, asked.value.occurrence), UNKNOWN_CALL))
-        for asked in values
-    ]
-
-
-def _within_reach(record: SuiteRecord) -> Visible:
-    unopened = {*record.unopened} if record.complete else {*record.unopened, f"a run of which {record.problem}"}
-    made = MadeIndex(record.made.values, record.made.calls, record.made.rows)
-    return seen_among(record.seen) | Visible(made=made, unopened=frozenset(unopened))
 
 
 def same_text(left: Any, right: Any) -> bool:
