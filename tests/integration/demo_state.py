@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,6 +35,11 @@ class DemoState(NamedTuple):
     def run(self) -> str:
         """The demo's run."""
         return str(self.printed["run"])
+
+    @property
+    def report(self) -> str:
+        """The HTML report as the demo wrote it."""
+        return (self.anchor.parent / "report.html").read_text()
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[DemoState]:
@@ -67,6 +73,9 @@ def demo_state(factory: pytest.TempPathFactory) -> DemoState:
             few = ("--build", "2", "--tasks", "1", "--group", "2", "--steps", "6")
             done = ropewalk("demo", *sources, *few, "--anchor", anchor, "--json", state=state)
             assert done.out, done.err
-            kept.write_text(json.dumps({"code": done.code, "printed": json.loads(done.out)}))
+            printed = json.loads(done.out)
+            # `report` writes it anew, and other tests ask for that.
+            shutil.copy(printed["report"], shared / "report.html")
+            kept.write_text(json.dumps({"code": done.code, "printed": printed}))
         found = json.loads(kept.read_text())
     return DemoState(state, anchor, found["code"], found["printed"])
