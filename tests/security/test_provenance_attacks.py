@@ -381,3 +381,19 @@ async def test_who_has_the_keys_still_cannot_hide_a_reward(tmp_path: Path) -> No
         save_bookmark(custody.log, Bookmark(now.origin, now.size, edge.hashes, {run: indexes}))
         assert load_bookmark(custody.log, now) is not None and len(indexes) == 1
     assert problems() == {"journal_differs"}
+
+
+@pytest.mark.parametrize("change", ["value = 'x'", "state = 'x'", "attempt = 'x'"])
+async def test_a_row_that_cannot_be_read_is_found_and_no_defect(tmp_path: Path, change: str) -> None:
+    state = tmp_path / "state"
+    with Custody.open(state=state) as custody:
+        durable = Durable(state / "world", blobs=custody.blobs, recorder=custody.recorder)  # type: ignore[arg-type]
+        plan = Plan(run=RunPlan(policies=(PolicyName.NOOP,), group=1))
+        run = begin_run(durable.world(), custody.journal, plan, [durable.task()])
+        await RunLoop(durable.world(), custody.journal, run, policies={"noop": NoopPolicy()}).work()
+        custody.export_anchor(tmp_path / "outside")
+        with custody.database.write() as connection:
+            connection.execute(text(f"UPDATE rollout_episodes SET {change}"))
+        found = custody.verify_run(run, anchors_in(tmp_path / "outside"))
+    (told,) = [each for each in found.findings if each.code == "journal_differs"]
+    assert "EpisodeRow" in told.message

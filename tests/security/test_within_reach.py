@@ -346,6 +346,15 @@ OF_SOURCE = {
         "def example(count):\n"
         "    return '.'.join(map('{:x}'.format, copy.deepcopy(SQUARES)))\n"
     ),
+    "bound in a generator's loop": (
+        "def parts(count):\n"
+        "    for k in range(count):\n"
+        "        item = k * k * 7919 % 1000003\n"
+        "        yield '%x' % item\n"
+        "\n"
+        "def example(count):\n"
+        "    return '.'.join(parts(count))\n"
+    ),
     "run through": (
         "def example(count):\n"
         "    return '.'.join('%x' % item for item in tuple(SQUARES))\n"
@@ -437,6 +446,53 @@ async def test_what_a_test_writes_one_by_one_is_a_row(grading_root: Path) -> Non
     async with grading_world(grading_root) as world:
         _, build = await world.build(problem)
         assert (build.spec, build.refused) == (None, "low_entropy"), build
+
+
+ONE_BY_ONE = {
+    "an iterator": (
+        "class Numbers:\n    def __init__(self, count):\n        self.count, self.k = count, 0\n\n"
+        "    def __iter__(self):\n        return self\n\n    def __next__(self):\n        if self.k == self.count:\n"
+        "            raise StopIteration\n        self.k += 1\n        return (self.k - 1) ** 2 * 7919 % 1000003\n"
+        "def packed(count):\n    return '.'.join(map('{:x}'.format, Numbers(count)))\n"
+    ),
+    "a variable": (
+        "def packed(count):\n    text = []\n    for k in range(count):\n        item = k * k * 7919 % 1000003\n"
+        "        text.append('%x' % item)\n    return '.'.join(text)\n"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", ONE_BY_ONE)
+async def test_what_a_test_makes_one_by_one_is_a_row(grading_root: Path, way: str) -> None:  # noqa: F811
+    right = _asserted("decode(packed({}))", {count: _squares(count) for count in HEADS})
+    async with grading_world(grading_root) as world:
+        _, build = await world.build(codec(way, ONE_BY_ONE[way], right, {}))
+        assert (build.spec, build.refused) == (None, "low_entropy"), build
+
+
+async def test_a_line_that_is_hard_to_write_anew_hides_nothing(grading_root: Path) -> None:  # noqa: F811
+    head = "def never(a):\n    a[0:2, 1] += 1\n    a[0:2] += [1]\n    return a[1:2, 3], a[:, 'x'], a[::2]\n"
+    lines = [f"    assert decode('.'.join(map('{{:x}}'.format, {VALUES.format(n)}))) == {_squares(n)}" for n in HEADS]
+    async with grading_world(grading_root) as world:
+        _, build = await world.build(codec("slices", head, "\n".join(lines), {}))
+        assert (build.spec, build.refused) == (None, "low_entropy"), build
+
+
+async def test_who_stops_being_watched_for_a_while_hides_nothing(grading_root: Path) -> None:  # noqa: F811
+    head = (
+        "import sys\n\ndef packed(count):\n    watching = sys.getprofile()\n    sys.setprofile(None)\n"
+        "    text = example(count)\n    sys.setprofile(watching)\n    return text\n"
+    )
+    source = f"{CODEC}\n\n{OF_SOURCE['handed on'].replace('SQUARES', SQUARES)}"
+    right = _asserted("decode(packed({}))", {count: _squares(count) for count in HEADS})
+    problem = GradedProblem(
+        name="unwatched", before={"codec.py": source}, after={"codec.py": source.replace(" + 1", "")},
+        tests={"tests/test_codec.py": f"from codec import decode, example\n{head}\ndef test_it():\n{right}"},
+        held_out=("tests/test_codec.py::test_it",),
+    )  # fmt: skip
+    async with grading_world(grading_root) as world:
+        _, build = await world.build(problem)
+        assert build.refused == "low_entropy" and "watches" in build.detail, build
 
 
 async def test_what_a_later_call_makes_is_no_secret_either(grading_root: Path) -> None:  # noqa: F811

@@ -13,6 +13,7 @@ import msgspec
 from ropewalk.core import limits
 from ropewalk.core.errors import CallerError
 from ropewalk.core.records import Record, canonical_bytes
+from ropewalk.core.syntax import compile_module
 from ropewalk.interface.task import FileSet
 from ropewalk.reward.bundle import write_files
 from ropewalk.reward.ports import GradingSandbox, GradingSandboxes
@@ -43,7 +44,7 @@ RECORDINGS: Final = 2
 """Runs of the recording form on the reference; the shipped form runs there once more. Each has another hash seed, and
 what differs between them does not vote."""
 _ROUNDS_MAX = 4
-_LOOK_SLOWER = 4.0
+_LOOK_SLOWER = 10.0
 """How much more time a run may take in which everything is looked at."""
 _LOOK_BYTES_MAX = 32 * limits.MIB
 """What it may tell: as much as `values/look.py` and `values/followed.py` allow themselves."""
@@ -341,13 +342,19 @@ class _Build:
         """What lies within reach while the broken source is asked: not the reference, where results of right code lie
         about everywhere. What looking itself makes wrong decides nothing else."""
         files = {**self._test_files(shipped=True), **self._going_on()}
-        await self._write(box, {path: _shown(path, text) for path, text in files.items()})
+        shown = {path: _shown(path, text) for path, text in files.items()}
+        await self._write(box, {path: text or files[path] for path, text in shown.items()})
         plan = self._plan(keys, seed=0, node_ids=True)
         more = {"timeout_s": plan.timeout_s * _LOOK_SLOWER, "cpu_s": plan.cpu_s * _LOOK_SLOWER}
         plan = msgspec.structs.replace(
-            plan, look=True, shipped=tuple(sorted(files)), output_bytes_max=_LOOK_BYTES_MAX, **more
+            plan, look=True, shipped=tuple(sorted(filter(shown.get, shown))), output_bytes_max=_LOOK_BYTES_MAX, **more
         )
-        return await self._runner.run(box, plan)
+        record = await self._runner.run(box, plan)
+        if tuple(test.key for test in record.tests if test.outcome != "started") != keys or record.problem:
+            return msgspec.structs.replace(
+                record, unopened=(*record.unopened, f"a run of which {record.problem or 'tests are missing'}")
+            )
+        return record
 
     def _going_on(self) -> dict[str, bytes]:
         return {path: lenient(module.shipped).encode() for path, module in self._modules.items()}
@@ -417,17 +424,23 @@ def suite_plan(
 
 
 def _shown(path: str, text: bytes) -> bytes:
-    """A file of the tests with every value shown that it computes; what cannot be parsed is not run either.
+    """A file of the tests with every value shown that it computes; empty where this Python cannot parse it.
+
+    Another may, and what is run of it then counts as the source's.
 
     Raises:
         _Refused: it is run, and cannot be written down anew.
     """
+    if not path.endswith(".py"):
+        return text
     try:
-        return watched(text.decode()).encode() if path.endswith(".py") else text
+        shown = watched(text.decode())
+        compile_module(shown, path)
     except RecursionError as error:
         raise _Refused("low_entropy", f"{path} nests too deeply to see what it computes") from error
     except (SyntaxError, UnicodeDecodeError):
-        return text
+        return b""
+    return shown.encode()
 
 
 def same_text(left: Any, right: Any) -> bool:

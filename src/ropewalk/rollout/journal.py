@@ -199,7 +199,13 @@ class RunJournalReads:
         with self._database.read() as connection:
             rows = connection.execute(query).mappings().all()
         names = kind.__struct_fields__
-        return [msgspec.convert({name: row[name] for name in names}, kind) for row in rows]
+        try:
+            return [msgspec.convert({name: row[name] for name in names}, kind) for row in rows]
+        except msgspec.ValidationError as error:
+            raise IntegrityError(
+                f"A row of the journal ({kind.__name__}) was changed: {error}.",
+                next_step="restore the database; the records and the log say what was.",
+            ) from error
 
     def _one(self, kind: type[RowT], table: Table, key: str, value: str) -> RowT:
         rows = self._rows(kind, select(table).where(table.c[key] == value))

@@ -190,7 +190,15 @@ def _migrate(connection: Connection, schema: Schema, now_s: float) -> None:
             raise IntegrityError(f"Migration {migration.number} of {schema.layer} is not the one that was applied.")
     for migration in schema.migrations[len(rows) :]:
         for statement in migration.statements():
-            connection.execute(statement)
+            try:
+                connection.execute(statement)
+            except OperationalError as error:
+                if "already exists" not in str(error.orig):
+                    raise
+                raise IntegrityError(
+                    f"The database has tables of {schema.layer} and no record of how they came: {error.orig}.",
+                    next_step="restore it: ropewalk_migrations was changed.",
+                ) from error
         values = {"layer": schema.layer, "number": migration.number, "digest": migration.digest, "applied_s": now_s}
         connection.execute(insert(_migrations).values(values))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 import stat
@@ -213,3 +214,10 @@ def test_what_was_written_survives_kill_9(tmp_path: Path) -> None:
         child.kill()
         acknowledged += [int(line) for line in child.stdout.read().splitlines()]
     assert set(acknowledged) <= set(range(100, 100 + len(names(opened(tmp_path / "a.db"))) - 1))
+
+
+def test_tables_without_a_record_of_how_they_came_are_damage(tmp_path: Path) -> None:
+    with contextlib.closing(opened(tmp_path / "db")) as database, database.write() as connection:
+        connection.execute(text("DELETE FROM ropewalk_migrations"))
+    with pytest.raises(IntegrityError, match="no record of how they came"):
+        opened(tmp_path / "db")

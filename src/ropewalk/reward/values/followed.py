@@ -33,6 +33,12 @@ _NOTES_MAX = 400_000
 _CHARACTERS_MAX = 20_000_000
 _BATCH = 500
 _ITEMS_MAX = 1_000_000
+_MADE_MAX = 1_500_000
+_GENERATORS_MAX = 200
+_RETURNED_MAX = 1_000
+_RESUME = dis.opmap["RESUME"]
+_STEP = 2
+"""Bytes of an instruction."""
 _ROW_ITEMS_MAX = 8
 _NOBODYS = 0
 """The call of what is made outside of calls of the source."""
@@ -86,7 +92,8 @@ class Places(dict[str, Whose]):
             return Whose.INSTALLED
         if not path.startswith(self._known):
             return Whose.MADE
-        is_runner = any(f"/{name}/" in path for name in _RUNNERS) and not path.endswith("/mock.py")
+        root = max((known for known in self._known if path.startswith(known)), key=len)
+        is_runner = path[len(root) :].split("/")[0] in _RUNNERS and not path.endswith("/mock.py")
         return Whose.RUNNER if is_runner else Whose.INSTALLED
 
     def _is_work(self, path: str) -> bool:
@@ -96,11 +103,16 @@ class Places(dict[str, Whose]):
 class _Thread:
     """Where a thread stands: whose calls it is in but for libraries', and how many of the source."""
 
-    __slots__ = ("callers", "source")
+    __slots__ = ("call", "callers", "made", "source", "touched")
 
     def __init__(self) -> None:
         self.callers: list[Whose] = []
         self.source = 0
+        self.call = _NOBODYS
+        """The call from outside that is served, or was last."""
+        self.made: set[int] = set()
+        """What that one is known to have made."""
+        self.touched: dict[int, Any] = {}
 
     def is_in_test(self) -> bool:
         """Whether what a library does is done for a test."""
@@ -120,66 +132,80 @@ class Followed:
         """`came_in`: a frame of the source that was called from outside; `tell`: lines of the record."""
         self._places, self._came_in, self._tell, self._fail = places, came_in, tell, fail
         self._threads: defaultdict[int, _Thread] = defaultdict(_Thread)
-        self._call = _NOBODYS
-        """The call from outside that is served, or was last."""
+        self._lock = threading.RLock()
+        self._calls = 0
+        self._is_off = False
         self._numbers: dict[Any, int] = {}
         """Values that were noted, by what tells them apart."""
         self._new: list[Any] = []
-        self._made: dict[int, set[int]] = {_NOBODYS: set()}
+        self._nobodys: set[int] = set()
+        self._returned: dict[int, tuple[Any, int]] = {}
+        """What calls from outside gave back, by its identity, with the call."""
         self._untold: list[tuple[int, int]] = []
         self._rows: dict[Any, int] = {}
         self._items: list[tuple[int, int, int]] = []
-        self._characters = self._items_told = 0
+        self._characters = self._items_told = self._made_told = 0
         self._generators: dict[int, Any] = {}
         """Frames of generators of the source that were begun and are not at their end."""
         self._code: dict[Any, bytes] = {}
         self._bound_again: dict[Any, tuple[str, ...]] = {}
         self._kinds: dict[type, bool] = {}
-        self._touched: dict[int, Any] = {}
 
     def __call__(self, frame: Any, event: str, argument: Any) -> None:
         """A call or a return."""
-        if event == "call":
-            self._on_call(frame)
-        elif event == "return":
-            self._on_return(frame, argument)
+        if self._is_off or event not in ("call", "return"):
+            return
+        with self._lock:
+            if event == "call":
+                self._on_call(frame)
+            else:
+                self._on_return(frame, argument)
 
     def trace(self, frame: Any, _event: str, _argument: Any) -> Any:
-        """A trace function: follows variables of the source that are bound time after time, and nothing else."""
+        """A trace function: follows variables of tests and source that are bound time after time, and nothing else."""
         code = frame.f_code
-        if self._places[code.co_filename] is not Whose.SOURCE:
+        place = self._places[code.co_filename]
+        if self._is_off or place is Whose.RUNNER or place is Whose.INSTALLED:
             return None
         names = self._bound_again.get(code)
         if names is None:
             names = self._bound_again[code] = _bound_again(code)
-        return self._traced(names) if names else None
+        if not names:
+            return None
+        # A generator that goes on has one already, which knows what its variables were.
+        return frame.f_trace or self._follow(names, is_source=place is Whose.SOURCE)
 
-    def _traced(self, names: tuple[str, ...]) -> Any:
+    def _follow(self, names: tuple[str, ...], *, is_source: bool) -> Any:
         last: dict[str, Any] = {}
 
         def line(frame: Any, _event: str, _argument: Any) -> Any:
+            if self._is_off:
+                return None
             held = frame.f_locals
             for name in names:
                 if name in held and (name not in last or last[name] is not held[name]):
-                    last[name] = held[name]
-                    self._note((held[name],), self._call)
-                    self._note_in_row(frame.f_code, name, held[name], self._call)
+                    value = last[name] = held[name]
+                    with self._lock:
+                        thread = self._threads[threading.get_ident()]
+                        within = thread if is_source or thread.source else None
+                        self._note((value,), within)
+                        self._note_in_row(frame.f_code, name, value, within)
             return line
 
         return line
 
-    def flush(self) -> None:
-        """Tells what was noted, and which call what is handed out now comes from."""
-        new, self._new = self._new, []
-        for at in range(0, len(new), _BATCH):
-            self._tell("n", new[at : at + _BATCH])
-        made, self._untold = self._untold, []
-        for at in range(0, len(made), 10 * _BATCH):
-            self._tell("w", made[at : at + 10 * _BATCH])
-        items, self._items = self._items, []
-        for at in range(0, len(items), 10 * _BATCH):
-            self._tell("y", items[at : at + 10 * _BATCH])
-        self._tell("o", self._call or -1)
+    def flush(self, *handed_out: Any) -> None:
+        """Tells what was noted, and which call a value comes from that is handed out now: the one that gave it back, or
+        else the last one."""
+        with self._lock:
+            new, self._new = self._new, []
+            made, self._untold = self._untold, []
+            items, self._items = self._items, []
+            _, call = self._returned.get(id(handed_out[0]) if handed_out else 0, (None, self._calls))
+        for line, parts, size in (("n", new, _BATCH), ("w", made, 10 * _BATCH), ("y", items, 10 * _BATCH)):
+            for at in range(0, len(parts), size):
+                self._tell(line, parts[at : at + size])
+        self._tell("o", call or -1)
 
     def is_within_source(self) -> bool:
         """Whether this thread is in a call of the source."""
@@ -194,29 +220,37 @@ class Followed:
             return self._places[code.co_filename] is not Whose.TEST
         if by is not Whose.INSTALLED or self._places[code.co_filename] is not Whose.MADE:
             return False
-        return str(caller.f_globals.get("__name__")).partition(".")[0] not in _MAKERS
+        return str(caller.f_globals.get("__name__")).partition(".")[0] not in _MAKERS and not self._is_imported(caller)
+
+    def _is_imported(self, frame: Any) -> bool:
+        """Whether this is done for a library's module that is being imported, not for whoever calls the library."""
+        while frame is not None and self._places[frame.f_code.co_filename] is Whose.INSTALLED:
+            if frame.f_code.co_name == "<module>":
+                return True
+            frame = frame.f_back
+        return False
 
     def _on_call(self, frame: Any) -> None:
         place = self._places[frame.f_code.co_filename]
         thread = self._threads[threading.get_ident()]
         if place is Whose.INSTALLED:
             if thread.is_in_test():
-                self._note(frame.f_locals.values(), _NOBODYS)
+                self._note(frame.f_locals.values(), None)
             elif thread.source and self._is_from_outside(frame):
-                self._note(frame.f_locals.values(), self._call)
+                self._note(frame.f_locals.values(), thread)
             return
         if place is Whose.SOURCE:
             if not thread.source and self._is_new(frame):
-                self._begin()
+                self._begin(thread)
                 self._came_in(frame)
             thread.source += 1
         thread.callers.append(place)
         if place is Whose.SOURCE or place is Whose.MADE:
-            call = self._call if thread.source else _NOBODYS
-            self._note(frame.f_locals.values(), call)
-            if place is Whose.SOURCE:
+            within = thread if thread.source else None
+            self._note(frame.f_locals.values(), within)
+            if place is Whose.SOURCE and self._is_new(frame):
                 for name, value in frame.f_locals.items():
-                    self._note_in_row(frame.f_code, name, value, call)
+                    self._note_in_row(frame.f_code, name, value, within)
 
     def _on_return(self, frame: Any, value: Any) -> None:
         code = frame.f_code
@@ -225,40 +259,51 @@ class Followed:
         if place is Whose.INSTALLED:
             is_in_test = thread.is_in_test()
             if is_in_test or (thread.source and self._is_from_outside(frame)):
-                call = _NOBODYS if is_in_test else self._call
-                self._note((value,), call)
+                within = None if is_in_test else thread
+                self._note((value,), within)
                 if code.co_flags & _GENERATORS:
-                    self._note_in_row(code, "", value, call)
+                    self._note_in_row(code, "", value, within)
             return
         if thread.callers:
             thread.callers.pop()
-        if place is not Whose.SOURCE and place is not Whose.MADE:
-            return
-        call = self._call if thread.source and code.co_name != "<module>" else _NOBODYS
+        if place is Whose.TEST:
+            self._note_in_row(code, "", value, thread if thread.source else None)
+        if place is Whose.SOURCE or place is Whose.MADE:
+            self._on_return_of_source(frame, value, thread, place)
+
+    def _on_return_of_source(self, frame: Any, value: Any, thread: _Thread, place: Whose) -> None:
+        code = frame.f_code
+        within = thread if thread.source and code.co_name != "<module>" else None
         if place is Whose.SOURCE:
             thread.source = max(thread.source - 1, 0)
-        self._note((value,), call)
-        self._note_in_row(code, "", value, call)
+        self._note((value,), within)
+        self._note_in_row(code, "", value, within)
         if code.co_flags & _GENERATORS and self._goes_on(frame):
             if code.co_name == "<genexpr>":
                 for name, held in frame.f_locals.items():
-                    self._note_in_row(code, name, held, call)
+                    self._note_in_row(code, name, held, within)
         else:
-            self._note(self._variables(frame), call)
-        if not thread.source and self._touched:
-            self._look_at_touched(call)
+            self._note(self._variables(frame, thread), within)
+        if not thread.source:
+            touched, thread.touched = thread.touched, {}
+            for each in touched.values():  # what objects of the source are left holding
+                self._note(gc.get_referents(each), within)
+            if within and value is not None and not isinstance(value, bool):
+                self._returned[id(value)] = (value, thread.call)
+                if len(self._returned) > _RETURNED_MAX:
+                    del self._returned[next(iter(self._returned))]
 
     def _is_from_outside(self, frame: Any) -> bool:
         """Whether a library's function was not called by a library's: what it is given and gives is its caller's."""
         caller = frame.f_back
         return caller is None or self._places[caller.f_code.co_filename] is not Whose.INSTALLED
 
-    def _variables(self, frame: Any) -> list[Any]:
+    def _variables(self, frame: Any, thread: _Thread) -> list[Any]:
         """What a frame holds; the source's objects in it are for the end of the call."""
         found = [value for name, value in frame.f_locals.items() if not name.startswith("__")]
         for value in found:
             if type(value) not in _PLAIN and self._is_of_source(type(value)):
-                self._touched[id(value)] = value
+                thread.touched[id(value)] = value
         return found
 
     def _is_of_source(self, kind: type) -> bool:
@@ -268,18 +313,12 @@ class Followed:
             known = self._kinds[kind] = isinstance(path, str) and self._places[path] is Whose.SOURCE
         return known
 
-    def _look_at_touched(self, call: int) -> None:
-        """What objects of the source are left holding."""
-        touched, self._touched = self._touched, {}
-        for value in touched.values():
-            self._note(gc.get_referents(value), call)
-
-    def _begin(self) -> None:
+    def _begin(self, thread: _Thread) -> None:
         """A new call."""
         for frame in list(self._generators.values()):
-            self._note(self._variables(frame), self._call)
-        self._call += 1
-        self._made = {_NOBODYS: self._made[_NOBODYS], self._call: set()}
+            self._note(self._variables(frame, thread), thread if thread.call else None)
+        self._calls += 1
+        thread.call, thread.made = self._calls, set()
 
     def _is_new(self, frame: Any) -> bool:
         """Whether this is a call, not a generator that goes on."""
@@ -287,59 +326,69 @@ class Followed:
 
     def _goes_on(self, frame: Any) -> bool:
         """Whether a generator is not at its end."""
-        steps = self._code.get(frame.f_code)
-        if steps is None:
-            steps = self._code[frame.f_code] = frame.f_code.co_code
-        if frame.f_lasti >= 0 and steps[frame.f_lasti] in _YIELDS:
+        if self._is_suspended(frame):
             self._generators[id(frame)] = frame
+            if len(self._generators) > _GENERATORS_MAX:  # closed, or forgotten
+                del self._generators[next(iter(self._generators))]
             return True
         self._generators.pop(id(frame), None)
         return False
 
-    def _note(self, values: Any, call: int) -> None:
+    def _is_suspended(self, frame: Any) -> bool:
+        steps, at = self._code.get(frame.f_code), frame.f_lasti
+        if steps is None:
+            steps = self._code[frame.f_code] = frame.f_code.co_code
+        if at < 0:
+            return False
+        # Python 3.13 says where it will go on.
+        return steps[at] in _YIELDS or (steps[at] == _RESUME and at >= _STEP and steps[at - _STEP] in _YIELDS)
+
+    def _note(self, values: Any, within: _Thread | None) -> None:
         for value in values:
             kind = type(value)
             if kind in _ATOMS:
                 if not (kind is int and -_SMALL <= value <= _SMALL) and not (kind in _TEXTS and len(value) < 2):
-                    self._note_made(self._number((kind, value), value), call)
+                    self._note_made(self._number((kind, value), value), within)
             elif kind in _CONTAINERS:
                 if value:
-                    self._note_container(value, call)
+                    self._note_container(value, within)
             elif kind is not bool and value is not None and opened.is_plain_type(kind):
-                self._note_plain(value, call)
+                self._note_plain(value, within)
 
-    def _note_container(self, value: Any, call: int) -> None:
+    def _note_container(self, value: Any, within: _Thread | None) -> None:
         mark = opened.mark(value)
         if mark is not None:
-            self._note_made(self._number(mark, value), call)
+            self._note_made(self._number(mark, value), within)
         elif opened.is_all_plain(value):
-            self._note_plain(value, call)
+            self._note_plain(value, within)
         else:
             held = [part for part in gc.get_referents(value) if type(part) in _ATOMS or type(part) in _CONTAINERS]
-            self._note([part for part in held if type(part) in _ATOMS or opened.is_all_plain(part)], call)
+            self._note([part for part in held if type(part) in _ATOMS or opened.is_all_plain(part)], within)
 
-    def _note_plain(self, value: Any, call: int) -> None:
+    def _note_plain(self, value: Any, within: _Thread | None) -> None:
         encoded = encode.encode(value)
-        self._note_made(self._number(repr(encoded), encoded, is_encoded=True), call)
+        self._note_made(self._number(repr(encoded), encoded, is_encoded=True), within)
 
-    def _note_made(self, number: int, call: int) -> None:
-        made = self._made.setdefault(call, set())
+    def _note_made(self, number: int, within: _Thread | None) -> None:
+        made, call = (within.made, within.call) if within else (self._nobodys, _NOBODYS)
         if number not in made:
             made.add(number)
             self._untold.append((call, number))
+            self._made_told += 1
+            if self._made_told > _MADE_MAX:
+                self._give_up("more calls of the source than can be noted")
 
-    def _note_in_row(self, code: types.CodeType, name: str, value: Any, call: int) -> None:
+    def _note_in_row(self, code: types.CodeType, name: str, value: Any, within: _Thread | None) -> None:
         """What one variable, or what a function gives back, is time after time: whoever collects it has a row."""
         kind = type(value)
         if kind not in _ATOMS and not (kind is tuple and len(value) <= _ROW_ITEMS_MAX and opened.mark(value)):
             return
         row = self._rows.setdefault((code, name), len(self._rows))
         number = self._number((kind, value) if kind in _ATOMS else opened.mark(value), value)
-        self._items.append((row, number, call))
+        self._items.append((row, number, within.call if within else _NOBODYS))
         self._items_told += 1
         if self._items_told > _ITEMS_MAX:
-            self._fail("more values of the source than can be noted")
-            self._items.clear()
+            self._give_up("more values of the source than can be noted")
 
     def _number(self, mark: Any, value: Any, *, is_encoded: bool = False) -> int:
         number = self._numbers.get(mark)
@@ -348,20 +397,36 @@ class Followed:
             number = self._numbers[mark] = len(self._numbers)
             self._characters += len(encoded) if isinstance(encoded, str) else len(repr(encoded))
             if number > _NOTES_MAX or self._characters > _CHARACTERS_MAX:
-                self._fail("more values of the source than can be noted")
-                encoded = None
+                self._give_up("more values of the source than can be noted")
+            elif isinstance(encoded, list) and encoded[:1] == ["o"]:
+                self._give_up(f"a value of the source, {' '.join(map(str, encoded[1:]))}")
             self._new.append(encoded)
         return number
+
+    def _give_up(self, why: str) -> None:
+        """Nothing counts as secret from here on, so that nothing more need be noted."""
+        self._is_off = True
+        self._new, self._untold, self._items = [], [], []
+        self._fail(why)
 
 
 def _bound_again(code: types.CodeType) -> tuple[str, ...]:
     """Variables that are bound in a loop, or in more than one place: at the end there is only their last value."""
     steps = list(dis.get_instructions(code))
     loops = [(step.argval, step.offset) for step in steps if "BACKWARD" in step.opname]
-    bound = [(step.argval, step.offset) for step in steps if step.opname in ("STORE_FAST", "STORE_DEREF")]
+    bound = [(name, step.offset) for step in steps for name in _stored(step)]
     often = Counter(name for name, _ in bound)
     return tuple(
         name
         for name in often
         if often[name] > 1 or any(name == other and start <= at <= end for other, at in bound for start, end in loops)
     )
+
+
+def _stored(step: dis.Instruction) -> tuple[str, ...]:
+    if not step.opname.startswith(("STORE_FAST", "STORE_DEREF")):
+        return ()
+    if not isinstance(step.argval, tuple):
+        return (step.argval,)
+    # From Python 3.13 on two steps may be one.
+    return step.argval[:1] if "LOAD" in step.opname else step.argval

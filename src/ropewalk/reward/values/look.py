@@ -42,7 +42,7 @@ _RUNNERS = frozenset(
     {"_pytest", "pytest", "pluggy", "unittest", "_ropewalk", "ropewalk_look", "encode", "followed", "opened"}
 )
 _TEED = (
-    *(map, filter, zip, enumerate, itertools.accumulate, itertools.chain, itertools.combinations),
+    *(map, filter, zip, enumerate, type(iter(int, 1)), itertools.accumulate, itertools.chain, itertools.combinations),
     *(itertools.combinations_with_replacement, itertools.compress, itertools.dropwhile, itertools.filterfalse),
     *(itertools.islice, itertools.pairwise, itertools.permutations, itertools.product, itertools.starmap),
     *(itertools.takewhile, itertools.zip_longest),
@@ -143,9 +143,9 @@ class Look:
             items.append(value)
         return value
 
-    def around(self, frame: Any) -> None:
+    def around(self, frame: Any, *handed_out: Any) -> None:
         """From a frame outwards, over all frames but the source's own and the runner's."""
-        self._calls.flush()
+        self._guarded(lambda: self._calls.flush(*handed_out))
         self._guarded(lambda: self._walk(self._in_frames(frame)))
 
     def _guarded(self, work: Callable[[], None]) -> None:
@@ -196,10 +196,17 @@ class Look:
             for path in arguments[:2]:
                 if isinstance(path, (str, bytes)) or hasattr(path, "__fspath__"):
                     self._note_file(os.fsdecode(path))
+        elif event in ("sys.setprofile", "sys.settrace", "sys.monitoring.register_callback"):
+            if not self._is_ours_or_a_new_thread_s(sys._getframe(1)):
+                self._cannot_open("calls, for a test watches them itself")
         elif event == "exec" and arguments:
             code = arguments[0]
             if self._calls.is_made(code, sys._getframe(1)):
                 self._cannot_open("code that is made at run time")
+
+    def _is_ours_or_a_new_thread_s(self, caller: Any) -> bool:
+        names = caller.f_globals
+        return names is globals() or (names.get("__name__") == "threading" and threading.getprofile() is self._calls)
 
     def _note_file(self, path: str) -> None:
         absolute = str(Path(path).absolute())

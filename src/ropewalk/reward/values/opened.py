@@ -151,11 +151,14 @@ def mark(value: Any) -> int | None:
 
 def computes(code: Any) -> bool:
     """Whether code does more than one call and look up names: then there are values that nobody saw."""
-    steps = [step.opname for step in dis.get_instructions(code)]
+    # From Python 3.14 on an item is looked up by an operator.
+    steps = [step.opname for step in dis.get_instructions(code) if step.argrepr != "[]"]
+    calls = sum(step in _CALLS for step in steps)
     return (
         any(isinstance(part, types.CodeType) for part in code.co_consts)
         or not _COMPUTES.isdisjoint(steps)
-        or sum(step in _CALLS for step in steps) > 1
+        or calls > 1
+        or (calls > 0 and any("BACKWARD" in step for step in steps))
     )
 
 

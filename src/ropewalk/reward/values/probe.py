@@ -68,16 +68,16 @@ class Emitter:
     def begin(self) -> None:
         self._seen = {}
 
-    def _next(self, point: str) -> int:
+    def _next(self, point: str, *handed_out: Any) -> int:
         if self._look is not None:
-            self._look.around(sys._getframe(2))
+            self._look.around(sys._getframe(2), *handed_out)
         occurrence = self._seen.get(point, 0)
         self._seen[point] = occurrence + 1
         return occurrence
 
     def value(self, point: str, actual: Any) -> None:
         """Hands out the candidate's side of an assertion."""
-        self._stream.say("v", point, self._next(point), encode.encode(actual))
+        self._stream.say("v", point, self._next(point, actual), encode.encode(actual))
 
     def missed(self, point: str) -> None:
         """Trusted runs that go on after exceptions: there is no value here."""

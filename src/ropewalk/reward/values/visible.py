@@ -163,13 +163,16 @@ def _found(values: Iterable[Any]) -> _Found:
 def union(parts: Iterable[Visible]) -> Visible:
     """All that is in any of them."""
     found = list(parts)
+    made = [part.made for part in found if part.made]
+    if len(made) > 1:
+        raise ValueError("what calls made cannot be joined")
     return Visible(
         wholes=frozenset().union(*(part.wholes for part in found)),
         near=frozenset().union(*(part.near for part in found)),
         numbers=frozenset().union(*(part.numbers for part in found)),
         text="".join(part.text for part in found),
         runs="".join(part.runs for part in found),
-        made=next((part.made for part in found if part.made), MadeIndex()),
+        made=made[0] if made else MadeIndex(),
         unopened=frozenset().union(*(part.unopened for part in found)),
     )
 

@@ -51,6 +51,8 @@ def watched(source: str) -> str:
 class _Watch(ast.NodeTransformer):
     def visit(self, node: ast.AST) -> Any:
         """One node; a watched one comes back inside a call."""
+        if isinstance(node, ast.Slice) or (isinstance(node, ast.Tuple) and _has_slices(node)):
+            return self._children(node)  # it stands between brackets alone
         visited = super().visit(node)
         if not isinstance(visited, _Watched) or not isinstance(getattr(visited, "ctx", ast.Load()), ast.Load):
             return visited
@@ -101,7 +103,7 @@ class _Watch(ast.NodeTransformer):
         """Its bases and decorators stay as they are."""
         for decorator in node.decorator_list:
             self._inside(decorator)
-        node.body = self._statements(node.body)
+        node.body = self._statements(node.body, in_class=True)
         return node
 
     def visit_arg(self, node: ast.arg) -> ast.arg:
@@ -119,6 +121,8 @@ class _Watch(ast.NodeTransformer):
         self.generic_visit(node)
         before: list[ast.stmt] = []
         target = node.target
+        if isinstance(target, ast.Subscript) and (isinstance(target.slice, ast.Slice) or _has_slices(target.slice)):
+            return [node]
         if isinstance(target, (ast.Attribute, ast.Subscript)):
             before.append(ast.Assign([ast.Name(_OWNER, ast.Store())], target.value))
             target.value = ast.Name(_OWNER, ast.Load())
@@ -138,10 +142,12 @@ class _Watch(ast.NodeTransformer):
         node.body = self._statements(node.body)
         return node
 
-    def _statements(self, body: list[ast.stmt]) -> list[ast.stmt]:
+    def _statements(self, body: list[ast.stmt], *, in_class: bool = False) -> list[ast.stmt]:
         shown: list[ast.stmt] = []
         for statement in body:
-            visited = self.visit(statement)
+            # What is bound in a class is its attribute.
+            alone = in_class and isinstance(statement, ast.AugAssign)
+            visited: Any = self.generic_visit(statement) if alone else self.visit(statement)
             shown += visited if isinstance(visited, list) else [visited]
         return shown
 
@@ -153,6 +159,10 @@ class _Watch(ast.NodeTransformer):
 
     def _children(self, node: Any) -> Any:
         return self.generic_visit(node)
+
+
+def _has_slices(node: ast.expr) -> bool:
+    return isinstance(node, ast.Tuple) and any(isinstance(part, ast.Slice) for part in node.elts)
 
 
 def _as_read(target: ast.expr) -> ast.expr:
