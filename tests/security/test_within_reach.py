@@ -191,6 +191,7 @@ async def test_what_a_formatted_text_is_made_of_is_no_secret(grading_root: Path)
     async with grading_world(grading_root) as world:
         _, build = await world.build(codec("formatted", "", "\n".join(lines), {}))
         assert (build.spec, build.refused) == (None, "low_entropy"), build
+        assert "looked into" not in build.detail, build
 
 
 @pytest.mark.parametrize("way", COMPUTED)
@@ -377,6 +378,7 @@ async def test_what_an_earlier_call_of_the_source_computed_is_no_secret(grading_
     async with grading_world(grading_root) as world:
         _, build = await world.build(problem)
         assert (build.spec, build.refused) == (None, "low_entropy"), build
+        assert "looked into" not in build.detail, build
 
 
 async def forged(world: GradingWorld, problem: GradedProblem, files: Mapping[str, str]) -> tuple[GraderBuild, float]:
@@ -425,6 +427,7 @@ async def test_what_was_encoded_is_not_paid_for_having_been_kept(grading_root: P
     async with grading_world(grading_root) as world:
         build, paid = await forged(world, problem, {"codec.py": keeps.replace(f"return {unpacked}", "return kept")})
         assert (build.spec, build.refused, paid) == (None, "low_entropy", 0.0), build
+        assert "looked into" not in build.detail, build
 
 
 async def test_what_a_test_writes_one_by_one_is_a_row(grading_root: Path) -> None:  # noqa: F811
@@ -446,6 +449,7 @@ async def test_what_a_test_writes_one_by_one_is_a_row(grading_root: Path) -> Non
     async with grading_world(grading_root) as world:
         _, build = await world.build(problem)
         assert (build.spec, build.refused) == (None, "low_entropy"), build
+        assert "looked into" not in build.detail, build
 
 
 ONE_BY_ONE = {
@@ -468,6 +472,7 @@ async def test_what_a_test_makes_one_by_one_is_a_row(grading_root: Path, way: st
     async with grading_world(grading_root) as world:
         _, build = await world.build(codec(way, ONE_BY_ONE[way], right, {}))
         assert (build.spec, build.refused) == (None, "low_entropy"), build
+        assert "looked into" not in build.detail, build
 
 
 async def test_a_line_that_is_hard_to_write_anew_hides_nothing(grading_root: Path) -> None:  # noqa: F811
@@ -476,6 +481,7 @@ async def test_a_line_that_is_hard_to_write_anew_hides_nothing(grading_root: Pat
     async with grading_world(grading_root) as world:
         _, build = await world.build(codec("slices", head, "\n".join(lines), {}))
         assert (build.spec, build.refused) == (None, "low_entropy"), build
+        assert "looked into" not in build.detail, build
 
 
 async def test_who_stops_being_watched_for_a_while_hides_nothing(grading_root: Path) -> None:  # noqa: F811
@@ -515,6 +521,7 @@ async def test_what_a_later_call_makes_is_no_secret_either(grading_root: Path) -
     async with grading_world(grading_root) as world:
         _, build = await world.build(problem)
         assert (build.spec, build.refused) == (None, "low_entropy"), build
+        assert "looked into" not in build.detail, build
 
 
 MADE = "def made(n):\n    return '.'.join('%x' % i for i in [k * k * 7919 % 1000003 for k in range(n)])\n"
@@ -593,6 +600,7 @@ async def test_what_is_changed_in_place_was_no_secret_before(grading_root: Path,
     async with grading_world(grading_root) as world:
         _, build = await world.build(problem)
         assert (build.spec, build.refused) == (None, "low_entropy"), build
+        assert "looked into" not in build.detail, build
 
 
 async def test_what_an_iterator_of_a_library_yields_is_no_secret(grading_root: Path) -> None:  # noqa: F811
@@ -608,6 +616,7 @@ async def test_what_an_iterator_of_a_library_yields_is_no_secret(grading_root: P
     async with grading_world(grading_root) as world:
         _, build = await world.build(codec("a library", "import heapq", "\n".join(lines), {}))
         assert (build.spec, build.refused) == (None, "low_entropy"), build
+        assert "looked into" not in build.detail, build
 
 
 def _mixed(seed: int) -> list[int]:

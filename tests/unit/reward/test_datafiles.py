@@ -73,6 +73,16 @@ def test_what_stands_before_an_archive_is_looked_at_as_well(stub: bytes) -> None
     assert found.wholes >= prose(TEXT).wholes and "written before it" in found.text
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["A title\n" + "=" * 72 + "\n" + "-" * 72, "x == y\n" * 40, "%25252525252541" * 20, "50% of it, 30%, 20%\n" * 20,
+     "key=value\n" * 40, "=E4=F6=FC" * 20, "f(a=1, b=2)\n" * 30],
+)  # fmt: skip
+def test_text_with_signs_is_text(text: str) -> None:
+    (found,) = datafiles.show([("README.rst", text.encode())])
+    assert not found.unopened
+
+
 @pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress])
 def test_a_stream_that_breaks_off_is_not_taken_for_all(pack: Callable[[bytes], bytes]) -> None:
     whole = pack(TEXT.encode()) + pack(TEXT.encode())

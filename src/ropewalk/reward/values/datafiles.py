@@ -31,6 +31,8 @@ _INERT = (
 )  # fmt: skip
 """Pictures, fonts, sounds, message catalogues, time zones and programs: what stands in them as text is looked at."""
 _TEXT = re.compile(r"[^\x00-\x08\x0e-\x1f\x7f-\x9f\ufffd]{2,}")
+_QUOTED = re.compile(r"=[0-9A-F]{2}")
+_PERCENT = re.compile(r"%[0-9A-Fa-f]{2}")
 _ESCAPED_MIN = 8
 _WRAPPED = re.compile(r"(?:[A-Za-z0-9+/_-]\s?){24,}={0,2}")
 _BROKEN = (
@@ -65,7 +67,7 @@ def _texts(data: bytes, depth: int) -> Iterator[str]:
     text = _as_text(data)
     if text is not None:
         yield text
-        for part in _unwrapped(text):
+        for part in _unwrapped(text) if depth < _DEPTH_MAX else ():
             yield from _texts(part, depth + 1)
         return
     inner = _unpacked(data)
@@ -91,8 +93,8 @@ def _legible(data: bytes) -> Iterator[str]:
 
 def _unwrapped(text: str) -> Iterator[bytes]:
     """What stands in a text as text of another kind: base 64, base 16, quoted-printable, percent signs."""
-    for mark, decode in (("=", quopri.decodestring), ("%", urllib.parse.unquote_to_bytes)):
-        if text.count(mark) >= _ESCAPED_MIN and (data := decode(text.encode())) != text.encode():
+    for escape, decode in ((_QUOTED, quopri.decodestring), (_PERCENT, urllib.parse.unquote_to_bytes)):
+        if len(escape.findall(text)) >= _ESCAPED_MIN and _as_text(data := decode(text.encode())) is not None:
             yield data
     for found in _WRAPPED.findall(text):
         for read in (partial(base64.b64decode, validate=True), base64.urlsafe_b64decode, bytes.fromhex):

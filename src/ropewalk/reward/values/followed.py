@@ -128,11 +128,13 @@ class Followed:
         came_in: Callable[[Any], None],
         tell: Callable[..., None],
         fail: Callable[[str], None],
+        lock: Any = None,
     ) -> None:
-        """`came_in`: a frame of the source that was called from outside; `tell`: lines of the record."""
+        """`came_in`: a frame of the source that was called from outside; `tell`: lines of the record; `lock`: one that
+        may be taken twice, where others look as well."""
         self._places, self._came_in, self._tell, self._fail = places, came_in, tell, fail
         self._threads: defaultdict[int, _Thread] = defaultdict(_Thread)
-        self._lock = threading.RLock()
+        self._lock = lock or threading.RLock()
         self._calls = 0
         self._is_off = False
         self._numbers: dict[Any, int] = {}

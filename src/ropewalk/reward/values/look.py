@@ -74,11 +74,11 @@ class Look:
         self._files: dict[str, Any] = {}
         self._tested: dict[type, bool] = {}
         self._yielded: dict[int, tuple[Any, list[Any]]] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._looking = 0
         """The thread that does."""
         self._places = followed.Places(self._workdir, shipped)
-        self._calls = followed.Followed(self._places, self._on_call, say, self._cannot_open)
+        self._calls = followed.Followed(self._places, self._on_call, say, self._cannot_open, self._lock)
         self._trace = self._calls.trace
         self._follows = False
 
@@ -206,7 +206,11 @@ class Look:
 
     def _is_ours_or_a_new_thread_s(self, caller: Any) -> bool:
         names = caller.f_globals
-        return names is globals() or (names.get("__name__") == "threading" and threading.getprofile() is self._calls)
+        return names is globals() or (
+            names.get("__name__") == "threading"
+            and threading.getprofile() is self._calls
+            and threading.gettrace() is self._trace
+        )
 
     def _note_file(self, path: str) -> None:
         absolute = str(Path(path).absolute())

@@ -68,6 +68,7 @@ _EMPTY = frozenset(
         *("string.Formatter", "builtins.fieldnameiterator", "builtins.formatteriterator", "_operator.itemgetter"),
         *("unicodedata.UCD", "_queue.Empty", "_csv.Dialect", "builtins.ellipsis", "select.poll", "_abc_data"),
         *("_collections._tuplegetter", "builtins.type", "decimal.ContextManager"),
+        *("_thread._ThreadHandle", "builtins.NoDefaultType", "typing.NoDefaultType"),
     }
 )  # fmt: skip
 """They hold nothing that is not a name, a clue to other objects that are looked at themselves, or unreadable."""
