@@ -6,7 +6,7 @@ class TestStrands:
         assert strands("ropewalk", 2) == ["rpwl", "oeak"]
 
     def test_three(self):
-        assert strands("hemp and tar", 3) == ["hpna", "e dr", "mat "]
+        assert strands("hemp and tar", 3) == ["hpnt", "e da", "ma r"]
 
     def test_one(self):
         assert strands("yarn", 1) == ["yarn"]

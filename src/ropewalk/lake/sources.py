@@ -21,7 +21,10 @@ LEFT_OUT: Final = frozenset({
     ".git", ".hg", ".svn", "__pycache__", ".venv", "venv", ".tox", ".nox", "node_modules",
     ".mypy_cache", ".pytest_cache", ".ruff_cache", ".hypothesis", ".DS_Store",
 })  # fmt: skip
-"""Names that are never packed: version control, caches, installed environments. Nor are `*.pyc`."""
+"""Names that are never packed: version control, caches, installed environments. Nor are `*.pyc`, nor what by its name
+holds secrets (`is_left_out`): what the raw zone took in stays there."""
+_SECRETS: Final = re.compile(r"\.env(\..*)?|\.netrc|\.pypirc|\.pgpass|id_(rsa|dsa|ecdsa|ed25519)|.*\.(key|p12|pfx|jks)")
+_NO_SECRETS: Final = frozenset({".env.example", ".env.sample", ".env.template", ".env.dist"})
 _ARCHIVES: Final = (".tar.gz", ".tgz", ".zip", ".whl", ".tar")
 
 
@@ -107,7 +110,7 @@ def pack_directory(root: Path, *, bytes_max: int = limits.ARCHIVE_BYTES_MAX) -> 
         for name in [*folders, *names]:
             path = here / name
             relative = path.relative_to(root).as_posix()
-            if name in LEFT_OUT or name.endswith(".pyc"):
+            if is_left_out(name):
                 skipped.append(relative)
             elif path.is_symlink() or name in names:
                 data, mode = _read_file(path, root, left)
@@ -115,16 +118,25 @@ def pack_directory(root: Path, *, bytes_max: int = limits.ARCHIVE_BYTES_MAX) -> 
                 files[f"{TOP}/{relative}"] = data
                 if mode & stat.S_IXUSR:
                     executable.add(f"{TOP}/{relative}")
-        folders[:] = [name for name in folders if name not in LEFT_OUT and not (here / name).is_symlink()]
+        folders[:] = [name for name in folders if not is_left_out(name) and not (here / name).is_symlink()]
     if not files:
         raise CallerError(f"{root} holds no file to ingest.")
     return Packed(data=canonical_tar(files, executable=executable), skipped=tuple(sorted(skipped)))
+
+
+def is_left_out(name: str) -> bool:
+    """Whether a file or folder of this name is never packed."""
+    return (
+        name in LEFT_OUT or name.endswith(".pyc") or (name not in _NO_SECRETS and _SECRETS.fullmatch(name) is not None)
+    )
 
 
 def _read_file(path: Path, root: Path, left: int) -> tuple[bytes, int]:
     target = path.resolve()
     if not target.is_relative_to(root):
         raise CallerError(f"{path} is a link out of {root}.", next_step="replace it by a copy, or remove it.")
+    if target.is_dir():
+        raise CallerError(f"{path} is a link to a folder.", next_step="replace it by a copy, or remove it.")
     try:
         descriptor = os.open(target, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
     except FileNotFoundError:

@@ -17,6 +17,7 @@ import pytest
 from ropewalk.core.errors import CallerError, DeniedError, IntegrityError, UnavailableError
 from ropewalk.core.records import digest, digest_bytes
 from ropewalk.lake import ArchiveError, Fetcher, Lake, Pin, Terms, canonical_tar, unpack
+from ropewalk.lake.sources import pack_directory
 from ropewalk.store.blobs import open_blobs
 from ropewalk.store.layout import Layout
 from ropewalk.testing.clock import ManualClock
@@ -469,3 +470,27 @@ def test_kill_9_at_any_instant_loses_nothing_and_can_be_repeated(
         last = lake.ingest(path, tenant="acme", terms=terms)
     assert len(last.commit.entries) == 6
     assert lake.verify(last.commit.id, tenant="acme").files == 6
+
+
+def test_a_link_to_a_folder_is_named(tmp_path: Path) -> None:
+    package(tmp_path)
+    (tmp_path / "again").symlink_to(tmp_path / "tests")
+    with pytest.raises(CallerError, match=r"again is a link to a folder"):
+        pack_directory(tmp_path)
+
+
+@pytest.mark.parametrize("name", [".env", ".env.local", ".netrc", ".pypirc", "id_ed25519", "server.key", "store.p12"])
+def test_what_by_its_name_holds_secrets_never_enters(tmp_path: Path, name: str) -> None:
+    package(tmp_path)
+    (tmp_path / "deep").mkdir()
+    for folder in (tmp_path, tmp_path / "deep"):
+        (folder / name).write_text("SECRET")
+        (folder / ".env.example").write_text("NAME=")
+    packed = pack_directory(tmp_path)
+    assert set(packed.skipped) >= {name, f"deep/{name}"} and b"SECRET" not in packed.data
+    assert b".env.example" in packed.data
+
+
+def package(folder: Path) -> None:
+    (folder / "tests").mkdir()
+    (folder / "tests" / "test_it.py").write_text("def test_it(): pass\n")
