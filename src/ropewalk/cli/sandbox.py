@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -166,8 +167,10 @@ async def exec_(
         say_error(f"The command cannot be started: {result.start_error}.")
     if result.truncated:
         say_error(f"Output was cut: {result.stdout_bytes} and {result.stderr_bytes} bytes in all.")
-    if result.exit_code is None:
+    if result.termination != "finished":
         say_error(f"The command ended by {result.termination}.")
+    elif result.exit_code is None:
+        say_error(f"The command was killed by signal {result.signal}.")
     return result_code(result)
 
 
@@ -398,9 +401,12 @@ def _inside(place: str) -> tuple[str, str] | None:
 
 def result_code(result: ExecResult) -> int:
     """A result as an exit code of our own, as shells and timeout(1) count."""
-    if result.exit_code is not None and result.termination == "finished":
-        return result.exit_code
-    return EXIT_TIMEOUT if result.termination == "timeout" else 128 + (result.signal or 0)
+    if result.termination == "timeout":
+        return EXIT_TIMEOUT
+    if result.signal:
+        return 128 + result.signal
+    # Where only what the command started was killed for it, a shell has said so with a code of its own.
+    return 128 + signal.SIGKILL if result.exit_code is None else result.exit_code
 
 
 def say_error(text: str) -> None:
