@@ -345,15 +345,21 @@ def test_signed_rewards_come_from_a_log_that_has_its_root(tmp_path: Path) -> Non
     world.database.close()
 
 
+async def anchored_run(custody: Custody, world: Path, outside: Path, *, group: int) -> str:
+    """A run of `noop` that is through and vouched for from outside."""
+    durable = Durable(world, blobs=custody.blobs, recorder=custody.recorder)  # type: ignore[arg-type]
+    plan = Plan(run=RunPlan(policies=(PolicyName.NOOP,), group=group))
+    run = begin_run(durable.world(), custody.journal, plan, [durable.task()])
+    await RunLoop(durable.world(), custody.journal, run, policies={"noop": NoopPolicy()}).work()
+    custody.export_anchor(outside)
+    return run
+
+
 async def test_who_has_the_keys_still_cannot_hide_a_reward(tmp_path: Path) -> None:
     """The bookmark is signed by the host alone: neither it nor the journal says which rewards a run has."""
     state = tmp_path / "state"
     with Custody.open(state=state) as custody:
-        durable = Durable(state / "world", blobs=custody.blobs, recorder=custody.recorder)  # type: ignore[arg-type]
-        plan = Plan(run=RunPlan(policies=(PolicyName.NOOP,), group=2))
-        run = begin_run(durable.world(), custody.journal, plan, [durable.task()])
-        await RunLoop(durable.world(), custody.journal, run, policies={"noop": NoopPolicy()}).work()
-        custody.export_anchor(tmp_path / "outside")
+        run = await anchored_run(custody, state / "world", tmp_path / "outside", group=2)
         hidden, kept = custody.signed.of_run(run)
 
     def problems() -> set[str]:
@@ -387,11 +393,7 @@ async def test_who_has_the_keys_still_cannot_hide_a_reward(tmp_path: Path) -> No
 async def test_a_row_that_cannot_be_read_is_found_and_no_defect(tmp_path: Path, change: str) -> None:
     state = tmp_path / "state"
     with Custody.open(state=state) as custody:
-        durable = Durable(state / "world", blobs=custody.blobs, recorder=custody.recorder)  # type: ignore[arg-type]
-        plan = Plan(run=RunPlan(policies=(PolicyName.NOOP,), group=1))
-        run = begin_run(durable.world(), custody.journal, plan, [durable.task()])
-        await RunLoop(durable.world(), custody.journal, run, policies={"noop": NoopPolicy()}).work()
-        custody.export_anchor(tmp_path / "outside")
+        run = await anchored_run(custody, state / "world", tmp_path / "outside", group=1)
         with custody.database.write() as connection:
             connection.execute(text(f"UPDATE rollout_episodes SET {change}"))
         found = custody.verify_run(run, anchors_in(tmp_path / "outside"))

@@ -17,6 +17,7 @@ import pickle
 import textwrap
 import zipfile
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -207,15 +208,23 @@ async def test_what_tests_compute_is_no_secret(grading_root: Path, way: str) -> 
         assert (build.spec, build.refused) == (None, "low_entropy"), build
 
 
+def one_module(
+    name: str, module: str, source: str, fix: tuple[str, str], tests: str, held_out: tuple[str, ...] = ("test_it",)
+) -> GradedProblem:
+    """A problem of one module, whose fix replaces a piece of text, and of one module of tests."""
+    return GradedProblem(
+        name=name,
+        before={f"{module}.py": source},
+        after={f"{module}.py": source.replace(*fix)},
+        tests={f"tests/test_{module}.py": tests},
+        held_out=tuple(f"tests/test_{module}.py::{test}" for test in held_out),
+    )
+
+
 def codec(name: str, head: str, body: str, files: Mapping[str, str | bytes]) -> GradedProblem:
     tests = f"from codec import decode, encode\n{head}\n\ndef test_it():\n{body}\n"
-    return GradedProblem(
-        name=f"codec {name}",
-        before={"codec.py": CODEC},
-        after={"codec.py": CODEC.replace(" + 1", "")},
-        tests={"tests/test_codec.py": textwrap.dedent(tests), **files},
-        held_out=("tests/test_codec.py::test_it",),
-    )
+    made = one_module(f"codec {name}", "codec", CODEC, (" + 1", ""), textwrap.dedent(tests))
+    return replace(made, tests={**made.tests, **files})
 
 
 PACKER = """
@@ -238,13 +247,10 @@ async def test_what_a_generator_yields_is_no_secret_however_little_is_taken(grad
         right = [k // 2 * 7919 % 1000003 for k in range(count)]
         lines.append(f"    assert unpack(pack(k // 2 * 7919 % 1000003 for k in range({count}))) == {right}")
     tests = "from packer import pack, unpack\n\ndef test_it():\n" + "\n".join(lines)
-    problem = GradedProblem(
-        name="packer",
-        before={"packer.py": PACKER},
-        after={"packer.py": PACKER.replace("        return packed\n    return", "    return")},
-        tests={"tests/test_packer.py": tests},
-        held_out=("tests/test_packer.py::test_it",),
-    )
+    problem = one_module(
+        "packer", "packer", PACKER, ("        return packed\n    return", "    return"),
+        tests,
+    )  # fmt: skip
     async with grading_world(grading_root) as world:
         _, build = await world.build(problem)
         assert (build.spec, build.refused) == (None, "low_entropy"), build
@@ -367,13 +373,10 @@ OF_SOURCE = {
 @pytest.mark.parametrize("way", OF_SOURCE)
 async def test_what_an_earlier_call_of_the_source_computed_is_no_secret(grading_root: Path, way: str) -> None:  # noqa: F811
     source = f"{CODEC}\n\n{OF_SOURCE[way].replace('SQUARES', SQUARES)}"
-    problem = GradedProblem(
-        name=f"the source: {way}",
-        before={"codec.py": source},
-        after={"codec.py": source.replace(" + 1", "")},
-        tests={"tests/test_codec.py": "from codec import decode, example\n\ndef test_it():\n"
-               + _asserted("decode(example({}))", {count: _squares(count) for count in HEADS})},
-        held_out=("tests/test_codec.py::test_it",),
+    problem = one_module(
+        f"the source: {way}", "codec", source, (" + 1", ""),
+        "from codec import decode, example\n\ndef test_it():\n"
+               + _asserted("decode(example({}))", {count: _squares(count) for count in HEADS}),
     )  # fmt: skip
     async with grading_world(grading_root) as world:
         _, build = await world.build(problem)
@@ -417,11 +420,10 @@ async def test_what_was_encoded_is_not_paid_for_having_been_kept(grading_root: P
         f"{made}\n\ndef encode(items):\n    return {packed}\n\n\n"
         f"def example(count):\n    return encode(made(count))\n\n\ndef decode(text):\n    return {unpacked}\n"
     )
-    problem = GradedProblem(
-        name=f"kept: {way}", before={"codec.py": source}, after={"codec.py": source.replace(" + 1", "")},
-        tests={"tests/test_codec.py": "import pytest\nfrom codec import decode, example\n\ndef test_it():\n"
-               + "".join(f"    assert decode(example({count})) == {shape.format(right(count))}\n" for count in HEADS)},
-        held_out=("tests/test_codec.py::test_it",),
+    problem = one_module(
+        f"kept: {way}", "codec", source, (" + 1", ""),
+        "import pytest\nfrom codec import decode, example\n\ndef test_it():\n"
+               + "".join(f"    assert decode(example({count})) == {shape.format(right(count))}\n" for count in HEADS),
     )  # fmt: skip
     keeps = source.replace("def encode(items):\n", "def encode(items):\n    global kept\n    kept = items\n")
     async with grading_world(grading_root) as world:
@@ -441,10 +443,9 @@ async def test_what_a_test_writes_one_by_one_is_a_row(grading_root: Path) -> Non
         f"    assert decode('.'.join(writer.parts)) == {_squares(count)}"
         for count in HEADS
     ]
-    problem = GradedProblem(
-        name="a row", before={"codec.py": source}, after={"codec.py": source.replace(" + 1", "")},
-        tests={"tests/test_codec.py": "from codec import Writer, decode\n\ndef test_it():\n" + "\n".join(lines) + "\n"},
-        held_out=("tests/test_codec.py::test_it",),
+    problem = one_module(
+        "a row", "codec", source, (" + 1", ""),
+        "from codec import Writer, decode\n\ndef test_it():\n" + "\n".join(lines) + "\n",
     )  # fmt: skip
     async with grading_world(grading_root) as world:
         _, build = await world.build(problem)
@@ -491,10 +492,9 @@ async def test_who_stops_being_watched_for_a_while_hides_nothing(grading_root: P
     )
     source = f"{CODEC}\n\n{OF_SOURCE['handed on'].replace('SQUARES', SQUARES)}"
     right = _asserted("decode(packed({}))", {count: _squares(count) for count in HEADS})
-    problem = GradedProblem(
-        name="unwatched", before={"codec.py": source}, after={"codec.py": source.replace(" + 1", "")},
-        tests={"tests/test_codec.py": f"from codec import decode, example\n{head}\ndef test_it():\n{right}"},
-        held_out=("tests/test_codec.py::test_it",),
+    problem = one_module(
+        "unwatched", "codec", source, (" + 1", ""),
+        f"from codec import decode, example\n{head}\ndef test_it():\n{right}",
     )  # fmt: skip
     async with grading_world(grading_root) as world:
         _, build = await world.build(problem)
@@ -513,10 +513,9 @@ async def test_what_a_later_call_makes_is_no_secret_either(grading_root: Path) -
     tests += "\ndef test_later():\n" + "".join(
         f"    assert len(example({count})) == {len(text)}\n" for count, text in texts.items()
     )
-    problem = GradedProblem(
-        name="later", before={"codec.py": source}, after={"codec.py": source.replace(" // 3 + 1", " // 3")},
-        tests={"tests/test_codec.py": tests},
-        held_out=("tests/test_codec.py::test_it", "tests/test_codec.py::test_later"),
+    problem = one_module(
+        "later", "codec", source, (" // 3 + 1", " // 3"),
+        tests, held_out=("test_it", "test_later"),
     )  # fmt: skip
     async with grading_world(grading_root) as world:
         _, build = await world.build(problem)
@@ -591,11 +590,10 @@ IN_PLACE = {
 @pytest.mark.parametrize("way", IN_PLACE)
 async def test_what_is_changed_in_place_was_no_secret_before(grading_root: Path, way: str) -> None:  # noqa: F811
     right = {n: n * 7919 for n in (30011, 50021, 110017, 130003)}
-    problem = GradedProblem(
-        name=f"in place: {way}", before={"mask.py": MASK}, after={"mask.py": MASK.replace("4568", "4567")},
-        tests={"tests/test_mask.py": f"from mask import unmask\n\n{IN_PLACE[way]}\n\ndef test_it():\n"
-               + _asserted("unmask(masked({}))", right)},
-        held_out=("tests/test_mask.py::test_it",),
+    problem = one_module(
+        f"in place: {way}", "mask", MASK, ("4568", "4567"),
+        f"from mask import unmask\n\n{IN_PLACE[way]}\n\ndef test_it():\n"
+               + _asserted("unmask(masked({}))", right),
     )  # fmt: skip
     async with grading_world(grading_root) as world:
         _, build = await world.build(problem)
@@ -630,16 +628,15 @@ async def test_what_only_looking_makes_wrong_tells_nothing(grading_root: Path) -
     )
     numbers = [[str(n * 7919) for n in range(at, at + 9)] for at in (30, 50, 70)]
     lines = [f"    assert total(map(int, {row})) == {sum(map(int, row))}" for row in numbers]
-    problem = GradedProblem(
-        name="looking", before={"adder.py": source}, after={"adder.py": source.replace("False", "True")},
-        tests={"tests/test_adder.py": "from adder import ready, total\n\ndef test_it():\n" + "\n".join(lines)
-               + "\n    assert ready()\n"},
-        held_out=("tests/test_adder.py::test_it",),
+    problem = one_module(
+        "looking", "adder", source, ("False", "True"),
+        "from adder import ready, total\n\ndef test_it():\n" + "\n".join(lines)
+               + "\n    assert ready()\n",
     )  # fmt: skip
     async with grading_world(grading_root) as world:
         _, build = await world.build(problem)
         assert (build.spec, build.refused) == (None, "low_entropy"), build
-        assert build.detail.startswith("low_entropy: 1 telling") or build.detail.startswith("1 telling"), build.detail
+        assert build.detail.startswith("1 telling"), build.detail
 
 
 MIXED = "[(k * k * 7919 + count) % 1000003 for k in range(count)]"
@@ -708,12 +705,11 @@ async def test_what_the_same_call_computes_on_its_way_stays_a_secret(
     shape = HELPED[helped].format("ask({})")
     if helped == "a named tuple":
         right = {count: tuple(items) for count, items in right.items()}  # type: ignore[misc]
-    problem = GradedProblem(
-        name=f"honest: {way}, {helped}", before={"asked.py": source}, after={"asked.py": source.replace("[:-1]", "")},
-        tests={"tests/test_asked.py": head + "".join(
+    problem = one_module(
+        f"honest: {way}, {helped}", "asked", source, ("[:-1]", ""),
+        head + "".join(
             f"    assert {shape.replace('{}', str(count))} == {value}\n" * (1 + (helped == "asked twice"))
-            for count, value in right.items())},
-        held_out=("tests/test_asked.py::test_it",),
+            for count, value in right.items()),
     )  # fmt: skip
     async with grading_world(grading_root) as world:
         _, build = await world.build(problem)

@@ -50,18 +50,18 @@ def settled_limit_s(baseline_s: float) -> float:
 
     Its steps are far apart: no two measurements are the same, and a task is the same task whenever it is built.
     """
-    limit = _LIMIT_S
-    while limit < 4.0 * (baseline_s + 0.5):
-        limit *= 4.0
-    return limit
+    return _in_steps(_LIMIT_S, 4.0 * (baseline_s + 0.5))
 
 
 def settled_s(seconds: float) -> float:
     """About how long a test takes, in steps that are far apart, for choices that must not hang on one measurement."""
-    settled = _TEST_S
-    while settled < seconds:
-        settled *= 4.0
-    return settled
+    return _in_steps(_TEST_S, seconds)
+
+
+def _in_steps(first: float, least: float) -> float:
+    while first < least:
+        first *= 4.0
+    return first
 
 
 def wall_s(cpu_s: float) -> float:

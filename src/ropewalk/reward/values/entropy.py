@@ -82,7 +82,7 @@ def guess_bits(values: Iterable[Telling], visible: Visible) -> float:
         if name in visible.wholes or (name not in worth and (sure >= _ENOUGH_BITS or len(worth) >= _VALUES_MAX)):
             continue
         # Whoever has to guess it once has it from then on, and all of them have to be right.
-        found = _worth(telling, replace(visible, call=telling.call))
+        found = _worth(telling, visible)
         worth[name] = max(found, worth.get(name, found), key=lambda one: one[0])
         sure = sum(bits for bits, way in worth.values() if way is _Way.NONE)
     bits = float(len(held))
@@ -99,7 +99,7 @@ def why_worth_little(telling: Telling, visible: Visible) -> str:
         return "an exception's type can be guessed"
     if outline(telling.value) in visible.wholes:
         return "it stands in the source, in what that computes, or in what the policy is shown"
-    bits, way = _worth(telling, replace(visible, call=telling.call))
+    bits, way = _worth(telling, visible)
     told = {
         _Way.STEP: "it is one step away from what is seen there",
         _Way.ARRANGED: "all its parts are seen there",
@@ -110,7 +110,7 @@ def why_worth_little(telling: Telling, visible: Visible) -> str:
 
 def _worth(telling: Telling, visible: Visible) -> tuple[float, _Way]:
     """Bits of one value that is not visible as it stands."""
-    value = telling.value
+    value, visible = telling.value, replace(visible, call=telling.call)
     if telling.kind == Kind.CLOSE:
         return _close_bits(value, telling.tolerance, visible), _Way.NONE
     way = _Way.NONE

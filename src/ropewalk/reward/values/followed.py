@@ -25,8 +25,7 @@ import encode  # type: ignore[import-not-found]
 import opened  # type: ignore[import-not-found]
 
 _ATOMS = (int, float, complex, str, bytes)
-_CONTAINERS = (list, tuple, dict, set, frozenset)
-_PLAIN = frozenset({type(None), bool, *_ATOMS, *_CONTAINERS})
+_PLAIN = frozenset({type(None), bool, *_ATOMS, *opened.CONTAINERS})
 _SMALL = 1_000
 """A number up to this, or a text of one letter, is anywhere."""
 _NOTES_MAX = 400_000
@@ -73,6 +72,7 @@ class Places(dict[str, Whose]):
     def __init__(self, workdir: str, shipped: frozenset[str]) -> None:
         super().__init__()
         self._workdir, self._shipped = workdir, shipped
+        self._kinds: dict[type, bool] = {}
         known = {sys.prefix, sys.base_prefix, str(Path(os.__file__).parent), *sysconfig.get_paths().values(), *sys.path}
         self._known = tuple(f"{path.rstrip('/')}/" for path in known if path and not self._is_work(f"{path}/"))
         self._own = f"{Path(__file__).parent}/"
@@ -98,6 +98,25 @@ class Places(dict[str, Whose]):
 
     def _is_work(self, path: str) -> bool:
         return path.startswith(self._workdir)
+
+    def is_tested(self, kind: type) -> bool:
+        """Whether a class is the source's: what its objects are made of was handed to it, and is looked at there."""
+        known = self._kinds.get(kind)
+        if known is None:
+            known = self._kinds[kind] = self[file_of(kind)] is Whose.SOURCE
+        return known
+
+
+def module_of(kind: type) -> str:
+    """Its module's name, of its own and not what a metaclass says; empty where that is none."""
+    module = type.__dict__["__module__"].__get__(kind)
+    return module if isinstance(module, str) else ""
+
+
+def file_of(kind: type) -> str:
+    """Where its module lies; empty where that is not known."""
+    path = getattr(sys.modules.get(module_of(kind)), "__file__", None)
+    return path if isinstance(path, str) else ""
 
 
 class _Thread:
@@ -151,7 +170,6 @@ class Followed:
         """Frames of generators of the source that were begun and are not at their end."""
         self._code: dict[Any, bytes] = {}
         self._bound_again: dict[Any, tuple[str, ...]] = {}
-        self._kinds: dict[type, bool] = {}
 
     def __call__(self, frame: Any, event: str, argument: Any) -> None:
         """A call or a return."""
@@ -215,14 +233,15 @@ class Followed:
 
     def is_made(self, code: types.CodeType, caller: Any) -> bool:
         """Whether code that is about to be run was made for a test, out of values that nobody saw."""
-        if self.is_within_source() or not opened.computes(code):
-            return False
-        by = self._places[caller.f_code.co_filename]
+        by, of = self._places[caller.f_code.co_filename], self._places[code.co_filename]
         if by is Whose.TEST or by is Whose.MADE:
-            return self._places[code.co_filename] is not Whose.TEST
-        if by is not Whose.INSTALLED or self._places[code.co_filename] is not Whose.MADE:
-            return False
-        return str(caller.f_globals.get("__name__")).partition(".")[0] not in _MAKERS and not self._is_imported(caller)
+            is_new = of is not Whose.TEST
+        else:
+            is_new = by is Whose.INSTALLED and of is Whose.MADE and not self._is_written_elsewhere(caller)
+        return is_new and not self.is_within_source() and opened.computes(code)
+
+    def _is_written_elsewhere(self, caller: Any) -> bool:
+        return str(caller.f_globals.get("__name__")).partition(".")[0] in _MAKERS or self._is_imported(caller)
 
     def _is_imported(self, frame: Any) -> bool:
         """Whether this is done for a library's module that is being imported, not for whoever calls the library."""
@@ -304,16 +323,9 @@ class Followed:
         """What a frame holds; the source's objects in it are for the end of the call."""
         found = [value for name, value in frame.f_locals.items() if not name.startswith("__")]
         for value in found:
-            if type(value) not in _PLAIN and self._is_of_source(type(value)):
+            if type(value) not in _PLAIN and self._places.is_tested(type(value)):
                 thread.touched[id(value)] = value
         return found
-
-    def _is_of_source(self, kind: type) -> bool:
-        known = self._kinds.get(kind)
-        if known is None:
-            path = getattr(sys.modules.get(type.__dict__["__module__"].__get__(kind)), "__file__", None)
-            known = self._kinds[kind] = isinstance(path, str) and self._places[path] is Whose.SOURCE
-        return known
 
     def _begin(self, thread: _Thread) -> None:
         """A new call."""
@@ -351,7 +363,7 @@ class Followed:
             if kind in _ATOMS:
                 if not (kind is int and -_SMALL <= value <= _SMALL) and not (kind in _TEXTS and len(value) < 2):
                     self._note_made(self._number((kind, value), value), within)
-            elif kind in _CONTAINERS:
+            elif kind in opened.CONTAINERS:
                 if value:
                     self._note_container(value, within)
             elif kind is not bool and value is not None and opened.is_plain_type(kind):
@@ -364,7 +376,7 @@ class Followed:
         elif opened.is_all_plain(value):
             self._note_plain(value, within)
         else:
-            held = [part for part in gc.get_referents(value) if type(part) in _ATOMS or type(part) in _CONTAINERS]
+            held = [part for part in gc.get_referents(value) if type(part) in _ATOMS or type(part) in opened.CONTAINERS]
             self._note([part for part in held if type(part) in _ATOMS or opened.is_all_plain(part)], within)
 
     def _note_plain(self, value: Any, within: _Thread | None) -> None:

@@ -37,7 +37,6 @@ _YIELDED_MAX = 2_000
 _FRAMES_MAX = 400
 _FILES_MAX = 200
 _ATOMS = (type(None), bool, int, float, complex, str, bytes)
-_CONTAINERS = (list, tuple, dict, set, frozenset)
 _RUNNERS = frozenset(
     {"_pytest", "pytest", "pluggy", "unittest", "_ropewalk", "ropewalk_look", "encode", "followed", "opened"}
 )
@@ -72,7 +71,6 @@ class Look:
         self._waiting = 0
         self._iterators: dict[int, Any] = {}
         self._files: dict[str, Any] = {}
-        self._tested: dict[type, bool] = {}
         self._yielded: dict[int, tuple[Any, list[Any]]] = {}
         self._lock = threading.RLock()
         self._looking = 0
@@ -126,9 +124,9 @@ class Look:
             value, kept = itertools.tee(value)
             self._iterators[id(kept)] = kept
             return value
-        if isinstance(value, (types.FunctionType, types.ModuleType, type)) or self._is_tested(kind):
+        if isinstance(value, (types.FunctionType, types.ModuleType, type)) or self._places.is_tested(kind):
             return value
-        if kind in _CONTAINERS and opened.mark(value) in self._prints:
+        if kind in opened.CONTAINERS and opened.mark(value) in self._prints:
             return value
         self._guarded(lambda: self._walk([value]))
         return value
@@ -145,8 +143,12 @@ class Look:
 
     def around(self, frame: Any, *handed_out: Any) -> None:
         """From a frame outwards, over all frames but the source's own and the runner's."""
-        self._guarded(lambda: self._calls.flush(*handed_out))
-        self._guarded(lambda: self._walk(self._in_frames(frame)))
+
+        def look() -> None:
+            self._calls.flush(*handed_out)
+            self._walk(self._in_frames(frame))
+
+        self._guarded(look)
 
     def _guarded(self, work: Callable[[], None]) -> None:
         """Looking is not looked at, and whatever goes wrong in it is told."""
@@ -173,7 +175,7 @@ class Look:
         for _ in range(_FRAMES_MAX):
             if frame is None or _is_bottom(frame):
                 return roots
-            if self._places[frame.f_code.co_filename] is not followed.Whose.SOURCE and not _is_runner(frame):
+            if self._places[frame.f_code.co_filename] not in (followed.Whose.SOURCE, followed.Whose.RUNNER):
                 roots += _without_names(frame.f_locals)
                 if frame.f_code.co_filename in self._shipped:
                     if id(frame.f_globals) not in self._globals:
@@ -273,7 +275,7 @@ class Look:
             if len(seen) > _NODES_MAX or self._nodes > _NODES_ALL_MAX:
                 self._cannot_open("more objects than can be looked at")
                 return
-            if kind in _CONTAINERS:
+            if kind in opened.CONTAINERS:
                 if self._is_known(value):
                     continue
                 if not opened.is_all_plain(value):
@@ -312,7 +314,7 @@ class Look:
             return []
         if isinstance(value, type):
             return _without_names(vars(value)) if self._is_ours(value) else []
-        if _is_runners(_module_of(kind)):
+        if _is_runners(followed.module_of(kind)):
             return []
         try:
             found = opened.parts(value, opened.native_type(kind))
@@ -364,15 +366,8 @@ class Look:
                 continue
         return found
 
-    def _is_tested(self, kind: type) -> bool:
-        """Whether a class is the source's: what its objects are made of was handed to it, and is looked at there."""
-        known = self._tested.get(kind)
-        if known is None:
-            known = self._tested[kind] = self._places[_file_of(kind)] is followed.Whose.SOURCE
-        return known
-
     def _is_ours(self, kind: type) -> bool:
-        return _file_of(kind).startswith(self._workdir)
+        return bool(followed.file_of(kind).startswith(self._workdir))
 
     def _tell_atom(self, value: Any) -> None:
         if isinstance(value, (str, bytes)) and len(value) > _TEXT_MAX:
@@ -414,25 +409,9 @@ def _is_bottom(frame: Any) -> bool:
     return frame.f_code.co_name in _BOTTOM and frame.f_globals.get("__name__", "").startswith("_pytest.")
 
 
-def _is_runner(frame: Any) -> bool:
-    name = frame.f_globals.get("__name__") or ""
-    return name == "__main__" or _is_runners(name)
-
-
 def _is_runners(module: str) -> bool:
     """Mocks are the tests' own, though their module belongs to a runner."""
     return module.partition(".")[0] in _RUNNERS and not module.startswith("unittest.mock")
-
-
-def _module_of(kind: type) -> str:
-    module = type.__dict__["__module__"].__get__(kind)
-    return module if isinstance(module, str) else ""
-
-
-def _file_of(kind: type) -> str:
-    """Where its module lies; empty where that is not known."""
-    path = getattr(sys.modules.get(_module_of(kind)), "__file__", None)
-    return path if isinstance(path, str) else ""
 
 
 def _without_names(variables: Any) -> list[Any]:

@@ -114,6 +114,9 @@ class MadeIndex:
         return "".join(text), callers
 
 
+NOTHING_MADE: Final = MadeIndex()
+
+
 def _is_anywhere(value: Any) -> bool:
     """Whether it is too small for having been there to mean anything."""
     number = plain_number(value)

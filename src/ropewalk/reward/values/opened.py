@@ -18,6 +18,8 @@ from typing import Any
 
 import encode  # type: ignore[import-not-found]
 
+CONTAINERS = (list, tuple, dict, set, frozenset)
+"""Of builtin types, themselves and no subclass."""
 BYTES_MAX = 1_000_000
 """Of a stream, a file or a buffer."""
 _DESCRIPTORS = (types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType)

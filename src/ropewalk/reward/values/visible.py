@@ -11,11 +11,11 @@ import math
 import re
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from ropewalk.reward.values.encode import encode
-from ropewalk.reward.values.made import UNKNOWN_CALL, MadeIndex
+from ropewalk.reward.values.made import NOTHING_MADE, UNKNOWN_CALL, MadeIndex
 from ropewalk.reward.values.notation import notation
 from ropewalk.reward.values.outlines import (
     SEPARATOR,
@@ -58,7 +58,7 @@ class Visible:
     numbers: frozenset[float] = frozenset()
     text: str = ""
     runs: str = ""
-    made: MadeIndex = field(default_factory=MadeIndex)
+    made: MadeIndex = NOTHING_MADE
     call: int = UNKNOWN_CALL
     unopened: frozenset[str] = frozenset()
 
@@ -172,7 +172,7 @@ def union(parts: Iterable[Visible]) -> Visible:
         numbers=frozenset().union(*(part.numbers for part in found)),
         text="".join(part.text for part in found),
         runs="".join(part.runs for part in found),
-        made=made[0] if made else MadeIndex(),
+        made=made[0] if made else NOTHING_MADE,
         unopened=frozenset().union(*(part.unopened for part in found)),
     )
 
